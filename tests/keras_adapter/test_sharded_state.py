@@ -351,6 +351,29 @@ def test_sparse_gradients_are_updated_as_on_one_device(
     trains_as_one_device(build, lambda model: harness.fit_arrays(model, ids, targets))
 
 
+class Blocks(layers.Layer):
+    """Blocks whose weights are stacked in one variable."""
+
+    def build(self, shape):
+        size = shape[-1]
+        self.kernels = self.add_weight(name="kernels", shape=(3, size, size))
+        self.biases = self.add_weight(name="biases", shape=(3, size))
+
+    def call(self, x):
+        weights = tf.convert_to_tensor(self.kernels), tf.convert_to_tensor(self.biases)
+        return tf.scan(lambda h, own: tf.tanh(h @ own[0] + own[1]), weights, initializer=x)[-1]
+
+
+@pytest.mark.parametrize("shard", tiers.first_of("parameters", "gradients"), indirect=True)
+def test_a_loop_over_weights_that_are_stacked_trains_as_on_one_device(shard, trains_as_one_device):
+    def build():
+        model = keras.Sequential([keras.Input([5]), Blocks(), layers.Dense(1)])
+        model.compile(optimizers.Adam(0.05), "mse")
+        return model
+
+    trains_as_one_device(build)
+
+
 class Positions(layers.Layer):
     """Adds rows of a table that are the same for all examples, one of them twice."""
 

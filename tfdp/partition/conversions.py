@@ -241,7 +241,7 @@ class Conversions:
         own = write.slice_axis(blocks, rank + 1, axis + 1, begin, count)
         return write.reshape(own, [*sizes[:axis], self.entries(layout), *sizes[axis + 1 :]])
 
-    def sliced_in_three_axes(self, whole: Output, layout: Sharded) -> Output:
+    def _sliced_in_three_axes(self, whole: Output, layout: Sharded) -> Output:
         """Returns the replica's entries of a whole tensor whose rank the step alone may know."""
         merged, before, after = self._in_three_axes(whole, layout.axis, self.size(layout.length))
         tensor = Tensor(merged, REPLICATED, [None, layout.length, None])
@@ -302,14 +302,48 @@ class Conversions:
         if layout == LOCAL:
             return tensor.local if tensor.sharded is None else self.whole(tensor, why)
         if isinstance(layout, Listed):
-            return self._list_to(tensor, layout)
+            return self._list_to(tensor, layout, why)
         return self.whole(tensor, why)
 
-    def _list_to(self, tensor: Tensor, layout: Listed) -> Output:
-        own = tensor.layout
-        if isinstance(own, Listed) and own.element in (None, layout.element):
+    def _list_to(self, tensor: Tensor, layout: Listed, why: str) -> Output:
+        """Returns a list in another layout of elements: stacked, they are made to have it.
+
+        Raises:
+          ValueError: Its elements are lists, or each replica's own.
+        """
+        own, wanted = tensor.layout, layout.element
+        if not isinstance(own, Listed):
+            raise ValueError(f"a {own} tensor cannot become a {layout}")
+        stays = wanted == LOCAL and not isinstance(own.element, Sharded)
+        if stays or own.element in (None, wanted):
             return tensor.local
-        raise ValueError(f"a {own} cannot become a {layout}")
+        if own.element == LOCAL or own.dtype == tf.variant:
+            raise ValueError(f"a {own} cannot become a {layout}")
+        attrs = {"element_dtype": own.dtype}
+        (stacked,) = self.writer.node(
+            "TensorListStack", [tensor.local, self.write.constant(-1)], num_elements=-1, **attrs
+        )
+        found = self._whole_of_stacked(stacked, own.element, why)
+        if wanted == PARTIAL:
+            found = self.first_only(found)
+        elif isinstance(wanted, Sharded):
+            found = self._sliced_in_three_axes(found, wanted.at(wanted.axis + 1))
+        shape = self.write.slice(self.write.shape(found), [1], [-1])
+        (made,) = self.writer.node(
+            "TensorListFromTensor", [found, shape], shape_type=tf.int32, **attrs
+        )
+        return made
+
+    def _whole_of_stacked(self, stacked: Output, element: Layout | None, why: str) -> Output:
+        """Returns the whole of elements that are stacked; no other operation waits for it."""
+        if isinstance(element, Sharded):
+            return self.whole(Tensor(stacked, element.at(element.axis + 1), None), why)
+        if element == PARTIAL:
+            summand = Tensor(stacked, PARTIAL, None)
+            self.sum([summand], why)
+            assert summand.whole is not None
+            return summand.whole
+        return stacked
 
 
 def static(tensor: Tensor) -> tf.TensorShape:

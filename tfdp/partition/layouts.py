@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TypeAlias
 
+import tensorflow as tf
+
 from tfdp.partition.sizes import Batch, FixedCut, SizeLike, fixed_cut
 from tfdp.sharding import Cut
 
@@ -79,9 +81,15 @@ class Local:
 
 @dataclasses.dataclass(frozen=True)
 class Listed:
-    """A tensor list; `element` is the layout of its elements, None while none was set."""
+    """A tensor list.
+
+    Attributes:
+      element: The layout of its elements; None while none was set.
+      dtype: The dtype of its elements.
+    """
 
     element: Replicated | Sharded | Partial | Local | Listed | None
+    dtype: tf.DType
 
     def __repr__(self) -> str:
         return f"list of {self.element or 'nothing yet'}"
@@ -113,7 +121,8 @@ def join(a: Layout, b: Layout) -> Layout:
     if a == b:
         return a
     if isinstance(a, Listed) and isinstance(b, Listed):
-        return Listed(b.element if a.element is None else _joined_elements(a.element, b.element))
+        element = b.element if a.element is None else _joined_elements(a.element, b.element)
+        return Listed(element, a.dtype)
     if a == REPLICATED and not isinstance(b, Listed):
         return b
     if b == REPLICATED and not isinstance(a, Listed):

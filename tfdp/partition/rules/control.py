@@ -218,7 +218,7 @@ class _Carried:
     def joined(self, step: Step, after: Tensor) -> _Carried:
         """Returns what is known where a round may have given another tensor."""
         own = self.tensor(after.local)
-        empty = self.layout == Listed(None)
+        empty = isinstance(self.layout, Listed) and self.layout.element is None
         entries = after.entries if empty else _common_entries(step, [own, after])
         if self.entries is None and not empty:
             entries = None

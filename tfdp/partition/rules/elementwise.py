@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from tfdp.partition.known_shapes import BROADCAST, UNARY, broadcast_shape, elementwise_shape
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Listed, Sharded, join
-from tfdp.partition.rules.lists import list_to
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.tensors import Tensor
 from tfdp.partition.writing import Output
@@ -105,7 +104,7 @@ def additive(step: Step) -> Results:
     layouts = [tensor.layout for tensor in step.inputs]
     if any(isinstance(layout, Listed) for layout in layouts):
         joined = functools.reduce(join, layouts)
-        lists = [list_to(step, each, joined) for each in step.inputs]
+        lists = [step.to(each, joined, "a list is added to one of others") for each in step.inputs]
         return step.results(step.emit(lists), joined)
     if PARTIAL not in layouts:
         return aligned(step)

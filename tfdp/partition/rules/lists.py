@@ -10,7 +10,6 @@ import tensorflow as tf
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Layout, Listed, Sharded
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.sizes import is_size
-from tfdp.partition.source import SourceOp
 from tfdp.partition.tensors import Tensor
 from tfdp.partition.writing import Output
 
@@ -19,7 +18,9 @@ from tfdp.partition.writing import Output
 def new(step: Step) -> Results:
     """Gives a list of nothing yet. Sends nothing."""
     shape, count = step.inputs
-    return step.results(step.emit([_without_batch(step, shape), step.whole(count)]), Listed(None))
+    return step.results(
+        step.emit([_without_batch(step, shape), step.whole(count)]), _list_of(step, None)
+    )
 
 
 @rule("TensorListFromTensor", always=True, partial=True)
@@ -27,7 +28,7 @@ def from_tensor(step: Step) -> Results:
     """Gives a list of elements in the tensor's layout; those of a sharded axis are gathered."""
     tensor, shape = step.inputs
     element, local = _elements(step, tensor)
-    return step.results(step.emit([local, _without_batch(step, shape)]), Listed(element))
+    return step.results(step.emit([local, _without_batch(step, shape)]), _list_of(step, element))
 
 
 @rule("TensorListScatterV2", always=True, partial=True)
@@ -37,7 +38,7 @@ def scatter(step: Step) -> Results:
     step.require_sums([indices, count])
     element, local = _elements(step, tensor)
     inputs = [local, step.whole(indices), _without_batch(step, shape), step.whole(count)]
-    return step.results(step.emit(inputs), Listed(element))
+    return step.results(step.emit(inputs), _list_of(step, element))
 
 
 @rule("TensorListScatterIntoExistingList", partial=True)
@@ -46,13 +47,13 @@ def scatter_into(step: Step) -> Results:
     handle, tensor, indices = step.inputs
     step.require_sums([indices])
     assert isinstance(handle.layout, Listed)
-    before = handle.layout.element
+    before, own = handle.layout.element, handle.local
     if before is None:
         element, local = _elements(step, tensor)
     else:
-        element, local = before, _made_to_fit(step, tensor, _stacked(before), before)
-    inputs = [handle.local, local, step.whole(indices)]
-    return step.results(step.emit(inputs), Listed(element))
+        element, own, local = _made_to_fit(step, handle, tensor, _stacked(before))
+    inputs = [own, local, step.whole(indices)]
+    return step.results(step.emit(inputs), _list_of(step, element))
 
 
 @rule("TensorListStack", "TensorListGather")
@@ -98,10 +99,12 @@ def set_item(step: Step) -> Results:
     step.require_sums(place)
     assert isinstance(handle.layout, Listed)
     before = handle.layout.element
-    element = item.layout if before is None else before
-    own = _made_to_fit(step, item, element, element)
-    inputs = [handle.local, *(step.whole(each) for each in place), own]
-    results = step.results(step.emit(inputs), Listed(element))
+    if before is None:
+        element, own, local = item.layout, handle.local, item.local
+    else:
+        element, own, local = _made_to_fit(step, handle, item, before)
+    inputs = [own, *(step.whole(each) for each in place), local]
+    results = step.results(step.emit(inputs), _list_of(step, element))
     if step.op.type == "TensorListPushBack" and (before is None or _same(handle, item)):
         results[0].entries = item.entries
     return results
@@ -160,43 +163,8 @@ def _concat_rows(step: Step, handle: Tensor, element: Sharded) -> Results:
     return step.results([joined, write.cast(lengths, step.op.outputs[1].dtype)], REPLICATED)
 
 
-def list_to(step: Step, handle: Tensor, layout: Layout) -> Output:
-    """Returns a list in a layout that `join` gave; of whole elements a replica takes its parts."""
-    element = layout.element if isinstance(layout, Listed) else None
-    if handle.layout != Listed(REPLICATED) or not isinstance(element, Sharded):
-        return step.to(handle, layout)
-    write, dtype = step.write, _dtype_of_elements(step.op)
-    (stacked,) = step.writer.node(
-        "TensorListStack",
-        [handle.local, write.constant(-1)],
-        element_dtype=dtype,
-        num_elements=-1,
-    )
-    own = step.sliced_in_three_axes(stacked, element.at(element.axis + 1))
-    (found,) = step.writer.node(
-        "TensorListFromTensor",
-        [own, write.slice(write.shape(own), [1], [-1])],
-        element_dtype=dtype,
-        shape_type=tf.int32,
-    )
-    return found
-
-
-def _dtype_of_elements(op: SourceOp) -> tf.DType:
-    """Returns the dtype of the elements of the lists that an operation is given."""
-    open_ = [(tensor.op, tensor.index) for tensor in op.inputs if tensor.dtype == tf.variant]
-    seen = set()
-    while open_:
-        at, index = open_.pop()
-        found = at.attr("element_dtype")
-        if found is not None:
-            return tf.as_dtype(found)
-        given = at.inputs[index : index + 1] if at.type.endswith("While") else at.inputs
-        for tensor in given:
-            if tensor.dtype == tf.variant and tensor not in seen:
-                seen.add(tensor)
-                open_.append((tensor.op, tensor.index))
-    raise ValueError("it is not known what the elements of a list are")
+def _list_of(step: Step, element: Layout | None) -> Listed:
+    return Listed(element, tf.as_dtype(step.op.attr("element_dtype")))
 
 
 def _element(handle: Tensor) -> Layout:
@@ -208,18 +176,30 @@ def _elements(step: Step, tensor: Tensor) -> tuple[Layout, Output]:
     """Returns the layout of a tensor's elements along its first axis, and what is local."""
     if tensor.sharded is None:
         return tensor.layout, tensor.local
+    if tensor.sharded.is_fixed:  # in a loop each element would be gathered by itself
+        step.require_joined([tensor])
+        return REPLICATED, step.whole(tensor, f"{step.op.type} makes a list of parts")
     if tensor.sharded.axis == 0:
         return REPLICATED, step.whole(tensor, f"{step.op.type} takes examples one by one")
     return tensor.sharded.at(tensor.sharded.axis - 1), tensor.local
 
 
-def _made_to_fit(step: Step, tensor: Tensor, layout: Layout, of_list: Layout) -> Output:
-    """Returns a tensor in the layout that a list's elements need of it."""
-    if isinstance(layout, Sharded) and tensor.layout != layout and not _fits(tensor, layout):
-        raise ValueError(f"a {tensor.layout} tensor is put into a list of {of_list} ones")
-    if layout == REPLICATED and tensor.layout == PARTIAL:
+def _made_to_fit(
+    step: Step, handle: Tensor, tensor: Tensor, wanted: Layout
+) -> tuple[Layout, Output, Output]:
+    """Returns the layout of a list's elements, the list, and what is put into it, made to have it.
+
+    Where what is put in cannot be cut as the elements are, all are whole.
+    """
+    assert isinstance(handle.layout, Listed)
+    before = handle.layout.element
+    if isinstance(wanted, Sharded) and tensor.layout != wanted and not _fits(tensor, wanted):
+        before = wanted = REPLICATED
+    if wanted == REPLICATED and tensor.layout == PARTIAL:
         step.require_sums([tensor])
-    return step.to(tensor, layout)
+    assert before is not None
+    own = step.to(handle, _list_of(step, before), "an element of another cut is put into a list")
+    return before, own, step.to(tensor, wanted)
 
 
 def _stacked(element: Layout) -> Layout:
