@@ -56,7 +56,7 @@ def mirrored(model: Any) -> dict[str, tf.Variable]:
     """
     attributes = (leaf for owner in parts(model) for leaf in _attributes(owner))
     drawing = {id(leaf.state) for leaf in attributes if isinstance(leaf, tf.random.Generator)}
-    values = {name: _value(variable) for name, variable in named(model).items()}
+    values = {name: tensorflows(variable) for name, variable in named(model).items()}
     return {
         name: value
         for name, value in values.items()
@@ -67,14 +67,17 @@ def mirrored(model: Any) -> dict[str, tf.Variable]:
 
 def _others(model: Any, listed: Iterable[Iterable[Any]]) -> list[Any]:
     """Returns the variables that the model or a part of it has as an attribute, unless listed."""
-    known = {id(_value(variable)) for variables in listed for variable in variables}
+    known = {id(tensorflows(variable)) for variables in listed for variable in variables}
     found = []
     for owner in parts(model):
         for leaf in _attributes(owner):
             if isinstance(leaf, tf.random.Generator):
                 leaf = leaf.state
-            if isinstance(leaf, (keras.Variable, tf.Variable)) and id(_value(leaf)) not in known:
-                known.add(id(_value(leaf)))
+            if (
+                isinstance(leaf, (keras.Variable, tf.Variable))
+                and id(tensorflows(leaf)) not in known
+            ):
+                known.add(id(tensorflows(leaf)))
                 found.append(leaf)
     return found
 
@@ -102,7 +105,7 @@ def _leaves(value: Any, within: tuple[int, ...] = ()) -> Iterator[Any]:
             yield from _leaves(part, (*within, id(value)))
 
 
-def _value(variable: Any) -> Any:
+def tensorflows(variable: Any) -> Any:
     """Returns TensorFlow's variable behind one of Keras."""
     return variable.value if isinstance(variable, keras.Variable) else variable
 
@@ -135,7 +138,7 @@ def copies(model: Any, processes: ProcessGroup) -> dict[str, Kept]:
     found = {}
     each, number = processes.local_size, processes.world_size
     for name, variable in named(model).items():
-        value = _value(variable)
+        value = tensorflows(variable)
         if _differs(value):
             own = np.stack([_copy(part) for part in value.values])
             shape = (each * number, *own.shape[1:])
@@ -186,7 +189,7 @@ def difference(model: Any, saved: Mapping[str, np.ndarray]) -> str | None:
     """
     own = named(model)
     for name, variable in own.items():
-        value = _value(variable)
+        value = tensorflows(variable)
         if not name.startswith("weight") or name not in saved:
             continue
         how = [
@@ -200,7 +203,7 @@ def difference(model: Any, saved: Mapping[str, np.ndarray]) -> str | None:
         if number != kept:
             return f"it has {kept} variables of the kind {kind!r}, and the model has {number}"
     for name, variable in own.items():
-        value = _value(variable)
+        value = tensorflows(variable)
         by_each = _differs(value) or _accumulates(value)
         shape = saved[name].shape[by_each and saved[name].ndim > len(value.shape) :]
         here = f"{value.dtype.name}{list(value.shape)}"
@@ -227,7 +230,7 @@ def assign(
     for name, variable in named(model).items():
         if name.startswith("metric") != metrics:
             continue
-        value, found = _value(variable), saved[name]
+        value, found = tensorflows(variable), saved[name]
         has_rows = found.ndim > len(value.shape)
         if not _differs(value) or not has_rows:
             value.assign(found.sum(0) if has_rows else found)

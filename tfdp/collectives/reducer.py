@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
 from tfdp import bucketing
 from tfdp.collectives import parts, rows, slices
+from tfdp.collectives.packing import packed, unpacked
+from tfdp.collectives.sent_bytes import SentBytes
 from tfdp.collectives.transport import Compress, CompressBucket, Transport
 from tfdp.engines import Engine
 from tfdp.recording import Watch
@@ -30,6 +31,9 @@ class Reducer:
       topology: Gives the schedule for each bucket.
       hosts: For each rank the index of its host.
       bucket_bytes: The most bytes that travel together; tensors up to half this size do.
+
+    Attributes:
+      sent: Counts the bytes of sums that are told of.
     """
 
     def __init__(
@@ -43,7 +47,7 @@ class Reducer:
         self._topology = topology
         self._hosts = tuple(hosts)
         self.bucket_bytes = bucket_bytes
-        self._counted: tuple[list[int | None], tf.Graph] | None = None
+        self.sent = SentBytes()
         self._schedule(bucket_bytes)  # raises at once if the topology cannot cover the ranks
 
     @property
@@ -98,14 +102,13 @@ class Reducer:
             members = [dense[position] for position in bucket]
             tensors = [results[index] for index in members]
             transport = self._transport(rank)
-            packed = tensors[0] if len(tensors) == 1 else _packed(tensors)
-            summed = _unpacked(compress(packed, transport), tensors)
+            summed = unpacked(compress(packed(tensors), transport), tensors)
             for index, tensor in zip(members, summed, strict=True):
                 results[index] = tensor
-            self._tell(watch, tensors, summed, transport, rank)
+            self._tell(watch, tensors, summed, functools.partial(self._bytes_sent, transport, rank))
         for index, transport in sparse.items():
             inputs, sums = [values[index].values], [results[index].values]
-            self._tell(watch, inputs, sums, transport, rank)
+            self._tell(watch, inputs, sums, functools.partial(self._bytes_sent, transport, rank))
         return results
 
     def bytes_sent(self, items: Sequence[bucketing.Item], rank: int) -> list[int]:
@@ -137,45 +140,23 @@ class Reducer:
             summed = compress(members, transport)
             for index, tensor in zip(members, summed, strict=True):
                 results[index] = tensor
-            self._tell(watch, [tensors[index] for index in members], summed, transport, rank)
+            sent = functools.partial(self._bytes_sent, transport, rank)
+            self._tell(watch, [tensors[index] for index in members], summed, sent)
         return results
-
-    @contextlib.contextmanager
-    def counting(self) -> Iterator[list[int | None]]:
-        """Counts the bytes that a rank sends for sums of gradients within the context.
-
-        Yields:
-          A list with the bytes of each bucket; None where a step may send others: those of unknown
-          sizes, and in a branch or a loop.
-        """
-        before, found = self._counted, list[int | None]()
-        self._counted = found, tf.compat.v1.get_default_graph()
-        try:
-            yield found
-        finally:
-            self._counted = before
 
     def _tell(
         self,
         watch: Watch | None,
         inputs: Sequence[tf.Tensor],
         sums: Sequence[tf.Tensor],
-        transport: Transport,
-        rank: int,
+        sent: Callable[[], int | tf.Tensor],
     ) -> None:
         """Tells of a bucket what it has sent: a watch, and who counts."""
-        if watch is None and self._counted is None:
-            return
-        sent = self._bytes_sent(transport, rank)
-        self._count(sent)
-        if watch is not None:
-            watch.bucket(inputs, sums, sent)
-
-    def _count(self, sent: int | tf.Tensor) -> None:
-        if self._counted is not None:
-            found, graph = self._counted
-            is_always = isinstance(sent, int) and tf.compat.v1.get_default_graph() is graph
-            found.append(sent if is_always else None)
+        if watch is not None or self.sent.is_asked:
+            found = sent()
+            self.sent.note(found)
+            if watch is not None:
+                watch.bucket(inputs, sums, found)
 
     def sum_parts(
         self, tensors: Sequence[tf.Tensor], cuts: Sequence[Cut], rank: int
@@ -238,15 +219,13 @@ class Reducer:
         results = list(tensors)
         for members in self._buckets(tensors):
             own = [tensors[index] for index in members]
-            packed = own[0] if len(own) == 1 else _packed(own)
-            total = self._engine.exchange(Schedule((exchange,)), [exchange], packed)
-            sums = _unpacked(total, own)
+            bucket = packed(own)
+            total = self._engine.exchange(Schedule((exchange,)), [exchange], bucket)
+            sums = unpacked(total, own)
             for index, tensor in zip(members, sums, strict=True):
                 results[index] = tensor
-            sent = _bytes(packed) * len(distances)
-            self._count(sent)
-            if watch is not None:
-                watch.bucket(own, sums, sent)
+            sent = functools.partial(int, _bytes(bucket) * len(distances))
+            self._tell(watch, own, sums, sent)
         return results
 
     def broadcast(self, value: tf.Tensor, rank: int) -> tf.Tensor:
@@ -404,25 +383,6 @@ def _summable(tensor: tf.Tensor) -> tf.Tensor:
 def _bytes(tensor: tf.Tensor) -> int:
     """Returns the size of a tensor of known shape."""
     return int(tensor.shape.num_elements()) * int(tensor.dtype.size)
-
-
-def _packed(tensors: list[tf.Tensor]) -> tf.Tensor:
-    return tf.concat([_flat(tensor) for tensor in tensors], axis=0)
-
-
-def _unpacked(summed: tf.Tensor, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Cuts the sum of a bucket into the sums of its tensors."""
-    if len(tensors) == 1:
-        return [summed]
-    parts = tf.split(summed, [tensor.shape.num_elements() for tensor in tensors])
-    return [
-        part if tensor.shape.rank == 1 else tf.reshape(part, tensor.shape)
-        for part, tensor in zip(parts, tensors, strict=True)
-    ]
-
-
-def _flat(tensor: tf.Tensor) -> tf.Tensor:
-    return tensor if tensor.shape.rank == 1 else tf.reshape(tensor, [-1])
 
 
 def _item(tensor: tf.Tensor) -> bucketing.Item:

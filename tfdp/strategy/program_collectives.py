@@ -148,7 +148,7 @@ class ProgramCollectives:
             found: list[tf.Tensor] = []
 
             def run() -> None:
-                with self._reducer.counting() as sent:
+                with self._reducer.sent.counted() as sent:
                     found.extend(function(*tensors))
                 known = [each for each in sent if each is not None]
                 told.append(sum(known) if len(known) == len(sent) else None)

@@ -17,7 +17,8 @@ import tensorflow as tf
 
 from tfdp.compression import UpdateCompression
 from tfdp.keras_adapter._keras import BaseOptimizer, iterations_of_optimizer
-from tfdp.keras_adapter.gradients.compressed import made_dense, make_slots, sums_of_taken, takes
+from tfdp.keras_adapter.gradients.compressed import made_dense, sums_of_taken, takes
+from tfdp.keras_adapter.gradients.compression_slots import make_slots
 from tfdp.keras_adapter.gradients.own_calls import ByOwnCalls, call
 from tfdp.keras_adapter.gradients.sharded import Sharded, cut_for
 from tfdp.keras_adapter.gradients.updating import accumulates, outermost

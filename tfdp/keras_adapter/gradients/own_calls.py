@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfdp import recording
+from tfdp.checkpoint.variables import tensorflows
 from tfdp.keras_adapter._keras import BaseOptimizer, strategy_of_optimizer
 from tfdp.keras_adapter.gradients.updating import Updating
 from tfdp.keras_adapter.step import Step, current
@@ -57,10 +58,7 @@ def call(
     if tf.executing_eagerly():
         found = list(instead(given))
     else:
-        written, read = (
-            [each.value if isinstance(each, keras.Variable) else each for each in variables]
-            for variables in (uses, reads)
-        )
+        written, read = (list(map(tensorflows, variables)) for variables in (uses, reads))
         found = own_call(
             given, written, run, lambda own: instead(list(own)), gives_alike, read, cuts
         )

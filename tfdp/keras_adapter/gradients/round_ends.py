@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdp.checkpoint.variables import tensorflows
 from tfdp.keras_adapter._keras import BaseOptimizer, variables_of_optimizer
 from tfdp.keras_adapter.gradients import compressed
 from tfdp.keras_adapter.step import Phase, Step, at_least_float32
@@ -185,8 +186,3 @@ def when(condition: tf.Tensor, act: Callable[[], Any]) -> None:
         return tf.constant(True)
 
     tf.cond(condition, acted, lambda: tf.constant(False))
-
-
-def tensorflows(variable: Any) -> Any:
-    """Returns TensorFlow's variable behind one of Keras."""
-    return variable.value if isinstance(variable, keras.Variable) else variable

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdp.checkpoint.variables import tensorflows
 from tfdp.keras_adapter._keras import (
     BaseOptimizer,
     strategy_of_optimizer,
@@ -73,8 +74,7 @@ def _made(optimizer: BaseOptimizer, synchronization: Synchronization) -> dict[st
         if synchronization.overlap is not None:
             made["due"] = tf.Variable(0, trainable=False, dtype=tf.int64, name="due_fragment")
     for variable in variables:
-        held = variable.value if isinstance(variable, keras.Variable) else variable
-        held.apart = (*apart_of(variable), apart)
+        tensorflows(variable).apart = (*apart_of(variable), apart)
     return made
 
 

@@ -20,12 +20,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.checkpoint.variables import tensorflows
 from tfdp.collectives import map_values
 from tfdp.keras_adapter._keras import (
     BaseOptimizer,
     variables_of_optimizer,
 )
-from tfdp.keras_adapter.gradients import compressed, round_ends
+from tfdp.keras_adapter.gradients import round_ends
+from tfdp.keras_adapter.gradients.compression_slots import check_momentum_of, make_slots
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost, optimizers_of
 from tfdp.keras_adapter.gradients.own_calls import ByOwnCalls, call
 from tfdp.keras_adapter.gradients.round_ends import ROUND
@@ -49,10 +51,10 @@ class Rounds(ByOwnCalls):
     @contextlib.contextmanager
     def building(self, optimizer: BaseOptimizer, variables: Sequence[Any]) -> Iterator[None]:
         """Makes slots of each replica's own, and what rounds need, and a compression of theirs."""
-        compressed.check_momentum_of(optimizer, variables)
+        check_momentum_of(optimizer, variables)
         with round_of(optimizer, variables, self._synchronization):
             yield
-        compressed.make_slots(optimizer)
+        make_slots(optimizer)
 
     def making(
         self, optimizer: BaseOptimizer, initializer: Any, accumulates: bool
@@ -172,7 +174,7 @@ def end_averages(owner: Any) -> None:
             continue
         found["apart"].assign(1)  # so that means are read
         for variable in variables_of_optimizer(one):
-            held = round_ends.tensorflows(variable)
+            held = tensorflows(variable)
             held.assign(held.read_value())
         found["apart"].assign(0)
 
@@ -204,9 +206,7 @@ def _begin(
     def keep() -> None:
         for copy, variable in zip(found["began"], variables_of_optimizer(optimizer), strict=True):
             with step.during(Phase.UPDATE):
-                copy.assign(
-                    tf.cast(tf.convert_to_tensor(round_ends.tensorflows(variable)), copy.dtype)
-                )
+                copy.assign(tf.cast(tf.convert_to_tensor(tensorflows(variable)), copy.dtype))
 
     round_ends.when(tf.equal(found["apart"].read_value(), 0), keep)
     round_ends.sum_ahead(step, optimizer)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import keras
 import tensorflow as tf
+
+from tfdp.checkpoint.variables import tensorflows
 
 
 def apart_of(variable: Any) -> tuple[tf.Variable, ...]:
     """Returns the counts of updates in open rounds of a variable; none: replicas have one value."""
-    held = variable.value if isinstance(variable, keras.Variable) else variable
-    found: tuple[tf.Variable, ...] = getattr(held, "apart", ())
+    found: tuple[tf.Variable, ...] = getattr(tensorflows(variable), "apart", ())
     return found
 
 
