@@ -77,7 +77,12 @@ def run(replicas: int, device: str = "CPU", console: Console | None = None) -> i
     equal = True
     for case in track(CASES, "Training", console=console, transient=True):
         arguments = ["--case", case, "--replicas", str(replicas), "--device", device]
-        result = run_for_json("benchmarks.equivalence_worker", arguments, _TIMEOUT_SECONDS)
+        result = run_for_json(
+            "benchmarks.equivalence_worker",
+            arguments,
+            _TIMEOUT_SECONDS,
+            on_gpus=device == "GPU",
+        )
         if isinstance(result, Failure):
             console.print(str(result), style="red", markup=False, soft_wrap=True)
             result = {side: {"error": result.reason} for side in ("stock", "tfdp")}

@@ -10,9 +10,9 @@ def child(tmp_path, monkeypatch):
     """Returns a function that runs a program as a module."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
-    def run(program, *arguments, timeout_seconds=60.0):
+    def run(program, *arguments, timeout_seconds=60.0, **options):
         (tmp_path / "some_child.py").write_text(program)
-        return run_module("some_child", arguments, timeout_seconds)
+        return run_module("some_child", arguments, timeout_seconds, **options)
 
     return run
 
@@ -20,6 +20,16 @@ def child(tmp_path, monkeypatch):
 def test_children_get_their_words_and_enough_inter_op_threads(child):
     done = child("import os, sys; print(os.environ['TF_NUM_INTEROP_THREADS'], sys.argv[1])", "7")
     assert done.stdout == "8 7\n"
+
+
+@pytest.mark.parametrize("visible", ["1,3", None])
+def test_children_see_gpus_if_they_are_meant_to(visible, child, monkeypatch):
+    program = "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'))"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert child(program, on_gpus=True).stdout == f"{visible}\n"
+    assert child(program).stdout == "-1\n"
 
 
 def test_a_child_that_fails_is_reported_with_its_last_words(child):

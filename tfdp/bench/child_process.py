@@ -8,6 +8,8 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
+from tfdp import gpus
+
 _STDERR_TAIL_LINES = 15
 
 # Two inter-op threads, the default on two cores, can starve iterators of several local devices.
@@ -55,6 +57,7 @@ def run_module(
     arguments: Sequence[str],
     timeout_seconds: float,
     environment: Mapping[str, str] | None = None,
+    on_gpus: bool = False,
 ) -> subprocess.CompletedProcess[str] | Failure:
     """Runs `python -m module arguments`.
 
@@ -63,18 +66,21 @@ def run_module(
       arguments: Its command line.
       timeout_seconds: The time after which the child is killed.
       environment: Variables that the child has, unless this process has others of their name.
+      on_gpus: Whether the child sees the GPUs that this process sees; else it sees none.
 
     Returns:
       The finished child with its output, or a :class:`Failure` if it fails or takes too long.
     """
     command = [sys.executable, "-m", module, *arguments]
+    visible = {gpus.VISIBLE: os.environ.get(gpus.VISIBLE)} if on_gpus else {}
+    environ = {**(environment or {}), **os.environ, **ENVIRONMENT, **visible}
     try:
         child = subprocess.run(
             command,
             capture_output=True,
             text=True,
             timeout=timeout_seconds,
-            env={**(environment or {}), **os.environ, **ENVIRONMENT},
+            env={name: value for name, value in environ.items() if value is not None},
             check=False,
         )
     except subprocess.TimeoutExpired as expired:
