@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.json_worker import run_for_json
 from tfdp.bench.child_process import Failure
+from tfdp.bench.json_worker import run_for_json
 from tfdp.command_line import add_command, check, option, require, set_environment
 
 # The largest difference that counts as equal, over the largest value of one device.

@@ -18,8 +18,8 @@ import numpy as np
 import tensorflow as tf
 
 import tfdp
-from benchmarks.devices import split
 from benchmarks.equivalence_cases import CASES
+from tfdp.bench.devices import split
 from tfdp.verification.training import compiled_if_told
 
 

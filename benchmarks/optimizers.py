@@ -119,7 +119,7 @@ def _update(optimizer: Any) -> Callable[[], None]:
     import keras
     import tensorflow as tf
 
-    from benchmarks.models import build_model
+    from tfdp.bench.models import build_model
 
     keras.utils.set_random_seed(0)
     variables = build_model("mlp").trainable_variables

@@ -73,6 +73,7 @@ PRIVATE_IMPORTS_IN = {
 
 # What remains outside of the shims: above all what iterators of tf.distribute keep.
 PRIVATE_ATTRIBUTES_IN = {
+    "tfdp/bench/ddp_worker.py": {"_get_ddp_logging_data"},
     "tfdp/callbacks/checkpoint.py": {"_initial_epoch"},
     "tfdp/callbacks/loss_scale.py": {"_iterations"},
     "tfdp/keras_adapter/training/checkpointing.py": {"_current_iterator", "_steps_seen"},

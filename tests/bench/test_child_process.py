@@ -1,5 +1,8 @@
 """Children with deadlines: what they return and how their failures read."""
 
+import pathlib
+import time
+
 import pytest
 
 from tfdp.bench.child_process import Failure, run_module
@@ -44,3 +47,28 @@ def test_a_child_that_fails_is_reported_with_its_last_words(child):
 def test_a_child_that_hangs_is_killed_at_its_deadline(child):
     failure = child("import time; time.sleep(600)", timeout_seconds=0.5)
     assert failure.reason == "was killed after 0.5 s"
+
+
+def test_what_a_child_has_started_ends_with_it_and_is_not_waited_for(child, tmp_path):
+    """Ranks that hang hold the pipes of what started them."""
+    program = (
+        "import pathlib, subprocess, sys, time\n"
+        "other = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "pathlib.Path(sys.argv[1]).write_text(str(other.pid))\n"
+        "time.sleep(600)"
+    )
+    found = tmp_path / "pid"
+    failure = child(program, str(found), timeout_seconds=5.0)
+    assert failure.reason == "was killed after 5 s"
+    deadline = time.monotonic() + 30
+    while runs(found.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not runs(found.read_text())
+
+
+def runs(pid):
+    """Whether a process has not ended; one that nobody has asked for its exit code has."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False

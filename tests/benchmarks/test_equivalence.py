@@ -13,9 +13,10 @@ import pytest
 import tensorflow as tf
 from rich.console import Console
 
-from benchmarks import devices, equivalence, equivalence_cases, equivalence_worker, models
+from benchmarks import equivalence, equivalence_cases, equivalence_worker
 from benchmarks.__main__ import main
 from benchmarks.plan import models as plan_models
+from tfdp.bench import devices, models
 from tfdp.bench.child_process import Failure
 from tfdp.demo import train
 

@@ -11,9 +11,9 @@ from rich.console import Console
 from benchmarks import fit
 from benchmarks.__main__ import main
 from benchmarks.fit import FitOptions
-from benchmarks.json_worker import run_for_json
-from benchmarks.models import CLASSES, DENSE, build_model, random_batch
 from tfdp.bench.child_process import Failure
+from tfdp.bench.json_worker import run_for_json
+from tfdp.bench.models import CLASSES, DENSE, build_model, random_batch
 
 STEP_SECONDS = {"tfdp": 0.1, "tfdp_mpi": 0.05, "stock": 0.2, "stock_tuned": 0.16, "ddp": 0.125}
 STEP_SECONDS["one_device"] = 0.4
@@ -98,7 +98,7 @@ def test_in_processes_both_engines_are_compared_with_all_others_in_the_same_roun
     assert row(console, "first step", "DDP, gloo") == ddp
     assert row(console, "step", "tfdp, mpi").endswith("2.00 2.00")
     assert "tfdp.cli run -n 2 --engine mpi --" in " ".join(started.words["tfdp_mpi"])
-    assert "benchmarks.ddp_worker --model mlp --batch 16" in " ".join(started.words["ddp"])
+    assert "tfdp.bench.ddp_worker --model mlp --batch 16" in " ".join(started.words["ddp"])
     assert "env" in started.words["stock"] and "env" not in started.words["stock_tuned"]
 
 
@@ -166,7 +166,7 @@ def test_the_random_batch_fits_the_model(name):
 )
 def test_a_worker_reports_what_it_timed(side):
     words = f"--side {side} --model small --replicas 2 --batch 2 --steps 3".split()
-    measured = run_for_json("benchmarks.fit_worker", words, timeout_seconds=300)
+    measured = run_for_json("tfdp.bench.fit_worker", words, timeout_seconds=300)
     assert not isinstance(measured, Failure), measured
     assert measured["parameters"] == 42_634
     assert measured["threads"] >= 1 and measured["collectives"] is None
