@@ -9,9 +9,9 @@ import os
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.ratios import ratio, spread
 from tfdp.bench.devices import split_cpu
 from tfdp.bench.models import MODELS
+from tfdp.bench.ratios import ratio, spread
 from tfdp.command_line import add_command, check, option, require, set_environment
 from tfdp.files import temporary_folder
 

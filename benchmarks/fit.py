@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from benchmarks.ratios import Ratio, ratio, spread
 from tfdp import machine
 from tfdp.bench.child_process import Failure, unset_launcher_settings
 from tfdp.bench.json_worker import run_for_json
 from tfdp.bench.models import DENSE, MODELS
 from tfdp.bench.other_engines import SIDES
+from tfdp.bench.ratios import Ratio, ratio, spread
 from tfdp.bench.tables import write_results
 from tfdp.command_line import add_command, check, option, require
 

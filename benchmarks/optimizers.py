@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.ratios import ratio, spread
+from tfdp.bench.ratios import ratio, spread
 from tfdp.command_line import add_command, check, option, require, set_environment
 
 REFERENCE = "keras Adam"
