@@ -13,8 +13,8 @@ import tensorflow as tf
 from tfdp.bench.devices import of_replicas
 from tfdp.check_gpu.findings import Finding
 
-# What tfdp gives to NCCL. TensorFlow 2.21 refuses bfloat16, which tfdp sends as float32: it comes
-# last, for an error ends the collectives of a process.
+# What tfdp gives to NCCL. TensorFlow 2.21 refuses bfloat16, which tfdp sends as float32: that error
+# shows that NCCL was asked. It comes last, for it ends the collectives of a process.
 _DTYPES = ("float32", "float16", "float64", "int32", "int64")
 _REFUSED = "bfloat16"
 _GROUP = {"group_size": 1, "group_key": 2**30, "communication_hint": "nccl", "timeout_seconds": 30}
@@ -35,7 +35,9 @@ def with_one_rank(device: str) -> Finding:
     if wrong:
         what, said = next(iter(wrong.items()))
         return Finding("failed", f"{what}: {said}", found)
-    said = f"{len(found) - 1} collectives are right; bfloat16: {found[f'sum of {_REFUSED}']}"
+    by = "NCCL" if device == "GPU" else "TensorFlow on CPUs, without NCCL,"
+    said = f"{len(found) - 1} collectives by {by} are right"
+    said += f"; bfloat16: {found[f'sum of {_REFUSED}']}"
     return Finding("works", said, found)
 
 
