@@ -12,13 +12,15 @@ STEP = {"tfdp": 0.01, "stock": 0.02, "one_device": 0.005, "ddp": 0.04}
 
 @pytest.fixture
 def runs(monkeypatch):
-    """Replaces the processes, each of which takes ten seconds; returns their words by side."""
+    """Replaces the processes, of ten seconds each if they may; returns their words by side."""
     begun, clock = [], [0.0]
 
     def process(module, words, limit_seconds, prefix="", environment=None, on_gpus=False):
         side = "ddp" if "tfdp.bench.ddp_worker" in words else words[words.index("--side") + 1]
         begun.append((side, words, on_gpus))
-        clock[0] += 10.0
+        clock[0] += min(10.0, limit_seconds)
+        if limit_seconds < 10.0:
+            return Failure("python", f"was killed after {limit_seconds:g} s", "")
         return {"median_step_seconds": STEP[side]}
 
     monkeypatch.setattr(speed, "run_for_json", process)
@@ -57,6 +59,18 @@ def test_what_has_run_when_the_time_is_over_is_compared(runs):
     (case,) = found.details["cases"]
     assert [len(seconds) for seconds in case["step_seconds"].values()] == [2, 2, 1]
     assert case["ratios"] == {"stock": 0.5, "ddp": 0.25}
+
+
+@pytest.mark.parametrize(("limit", "state"), [(55.0, "works"), (15.0, "failed")])
+def test_a_run_that_the_end_of_the_time_stops_is_missed_where_its_side_has_no_other(
+    limit, state, runs, monkeypatch
+):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(speed, "_SHORTEST_RUN_SECONDS", 1.0)
+    found = speed.compared("CPU", 2, limit)
+    assert runs[-1][0] == "stock"
+    assert found.state == state and not found.details["failures"]
+    assert ("no time of stock" in found.said) == (state == "failed")
 
 
 def test_a_side_without_a_time_is_named(runs, monkeypatch):

@@ -49,11 +49,13 @@ def compared(device: str, devices: int, limit_seconds: float) -> Finding:
                 left = ends - time.monotonic()
                 if left < _SHORTEST_RUN_SECONDS:
                     break
+                of_side = times[case].setdefault(side, [])
                 result = _run(side, case, device, left)
-                if isinstance(result, Failure):
+                if not isinstance(result, Failure):
+                    of_side.append(result["median_step_seconds"])
+                elif time.monotonic() < ends:  # else only the time was over
+                    of_side.append(None)
                     failures.append(str(result))
-                seconds = None if isinstance(result, Failure) else result["median_step_seconds"]
-                times[case].setdefault(side, []).append(seconds)
     return _finding(times, failures)
 
 
@@ -102,7 +104,7 @@ def _finding(times: dict[Case, Times], failures: list[str]) -> Finding:
         own = f"{1e3 * known['tfdp']:.2f} ms" if "tfdp" in known else "no time"
         said.append(f"{model} on {replicas}: {own}" + (f" ({beside})" if beside else ""))
     missing = {side for sides in times.values() for side in sides if not any(sides[side])}
-    complete = all(case["ratios"] for case in cases) and not failures
+    complete = all(case["ratios"] for case in cases) and not failures and not missing
     if missing:
         said.append(f"no time of {', '.join(sorted(missing))}: see the file")
     elif not complete:
