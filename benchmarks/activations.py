@@ -15,8 +15,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.json_worker import run_for_json
 from tfdp.bench.child_process import Failure
+from tfdp.bench.json_worker import run_for_json
 from tfdp.command_line import add_command, check, option, require, set_environment
 
 #: By the name of a model its blocks, the examples of a step, and a word on both.

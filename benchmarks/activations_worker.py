@@ -18,9 +18,9 @@ import tensorflow as tf
 from keras import layers
 
 import tfdp
-from benchmarks.devices import split
 from benchmarks.memory_worker import forget_peak, peak_mb, resident_mb
-from benchmarks.step_times import StepTimes
+from tfdp.bench.devices import split
+from tfdp.bench.step_times import StepTimes
 
 
 class Block(layers.Layer):

@@ -11,8 +11,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.devices import split_cpu
 from benchmarks.sending import made
+from tfdp.bench.devices import split_cpu
 from tfdp.command_line import add_command, check, option, require, set_environment
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.json_worker import run_for_json
 from tfdp.bench.child_process import Failure
+from tfdp.bench.json_worker import run_for_json
 from tfdp.command_line import add_command, check, option, require, set_environment
 
 # The largest difference that counts as equal, over the largest value of one device.
@@ -77,7 +77,12 @@ def run(replicas: int, device: str = "CPU", console: Console | None = None) -> i
     equal = True
     for case in track(CASES, "Training", console=console, transient=True):
         arguments = ["--case", case, "--replicas", str(replicas), "--device", device]
-        result = run_for_json("benchmarks.equivalence_worker", arguments, _TIMEOUT_SECONDS)
+        result = run_for_json(
+            "benchmarks.equivalence_worker",
+            arguments,
+            _TIMEOUT_SECONDS,
+            on_gpus=device == "GPU",
+        )
         if isinstance(result, Failure):
             console.print(str(result), style="red", markup=False, soft_wrap=True)
             result = {side: {"error": result.reason} for side in ("stock", "tfdp")}

@@ -18,8 +18,9 @@ import numpy as np
 import tensorflow as tf
 
 import tfdp
-from benchmarks.devices import split
 from benchmarks.equivalence_cases import CASES
+from tfdp.bench.devices import split
+from tfdp.verification.training import compiled_if_told
 
 
 def measure(
@@ -54,7 +55,8 @@ def measure(
 
 def _run(case: Callable[[], np.ndarray], strategy: tf.distribute.Strategy | None) -> np.ndarray:
     keras.utils.set_random_seed(0)
-    with warnings.catch_warnings(), strategy.scope() if strategy else contextlib.nullcontext():
+    scope = strategy.scope() if strategy else contextlib.nullcontext()
+    with warnings.catch_warnings(), scope, compiled_if_told():
         warnings.simplefilter("ignore")
         return case()
 

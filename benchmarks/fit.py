@@ -14,23 +14,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from benchmarks.json_worker import run_for_json
-from benchmarks.models import DENSE, MODELS
-from benchmarks.ratios import Ratio, ratio, spread
 from tfdp import machine
 from tfdp.bench.child_process import Failure, unset_launcher_settings
+from tfdp.bench.json_worker import run_for_json
+from tfdp.bench.models import DENSE, MODELS
+from tfdp.bench.other_engines import SIDES
+from tfdp.bench.ratios import Ratio, ratio, spread
 from tfdp.bench.tables import write_results
 from tfdp.command_line import add_command, check, option, require
-
-# The sides by the name in options and results, with the name that tables show.
-SIDES = {
-    "tfdp": "tfdp",
-    "tfdp_mpi": "tfdp, mpi",
-    "stock": "stock",
-    "stock_tuned": "stock, tuned",
-    "ddp": "DDP, gloo",
-    "one_device": "one device",
-}
 
 ENGINES = {"tensorflow": "tfdp", "mpi": "tfdp_mpi"}
 
@@ -203,7 +194,7 @@ def summary_table(title: str, rounds: Rounds, batch: int) -> Table:
 
     Args:
       title: The name of the model and the number of replicas.
-      rounds: For each side, one result of :func:`benchmarks.fit_worker.measure` a round, or None.
+      rounds: For each side, one result of :func:`tfdp.bench.fit_worker.measure` a round, or None.
       batch: The number of examples per replica.
     """
     delivered = [r for results in rounds.values() for r in results if r is not None]
@@ -275,9 +266,9 @@ def _sides_for(model: str, sides: Sequence[str]) -> list[str]:
 
 def _measure(side: str, model: str, replicas: int, options: FitOptions) -> dict | Failure:
     values = {"model": model, "batch": options.batch, "steps": options.steps}
-    module = "benchmarks.ddp_worker"
+    module = "tfdp.bench.ddp_worker"
     if side != "ddp":
-        module = "benchmarks.fit_worker"
+        module = "tfdp.bench.fit_worker"
         values |= {"side": side, "replicas": replicas}
     arguments = [part for name, value in values.items() for part in (f"--{name}", str(value))]
     if options.jit_compile and side != "ddp":

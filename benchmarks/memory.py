@@ -13,8 +13,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.models import MODELS
 from tfdp.bench.child_process import Failure, run_module
+from tfdp.bench.models import MODELS
 from tfdp.command_line import add_command, check, option, require, set_environment
 from tfdp.prediction.memory import SHARDS
 

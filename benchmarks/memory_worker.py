@@ -17,8 +17,8 @@ import keras
 import tensorflow as tf
 
 import tfdp
-from benchmarks import models
-from benchmarks.step_times import StepTimes
+from tfdp.bench import models
+from tfdp.bench.step_times import StepTimes
 from tfdp.checkpoint import variables
 from tfdp.checkpoint.writer import Writer
 from tfdp.files import temporary_folder
@@ -39,7 +39,7 @@ def measure(shard: str, model: str, state: str, batch: int, steps: int) -> dict[
 
     Args:
       shard: The strategy's `shard`, or "none".
-      model: A name of :mod:`benchmarks.models`.
+      model: A name of :mod:`tfdp.bench.models`.
       state: One of `benchmarks.memory.STATES`.
       batch: The number of examples per replica.
       steps: The number of timed steps.

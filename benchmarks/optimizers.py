@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.ratios import ratio, spread
+from tfdp.bench.ratios import ratio, spread
 from tfdp.command_line import add_command, check, option, require, set_environment
 
 REFERENCE = "keras Adam"
@@ -119,7 +119,7 @@ def _update(optimizer: Any) -> Callable[[], None]:
     import keras
     import tensorflow as tf
 
-    from benchmarks.models import build_model
+    from tfdp.bench.models import build_model
 
     keras.utils.set_random_seed(0)
     variables = build_model("mlp").trainable_variables

@@ -13,10 +13,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.json_worker import run_for_json
 from benchmarks.sending import named
 from tfdp.bench import hosts, link_rate
 from tfdp.bench.child_process import Failure
+from tfdp.bench.json_worker import run_for_json
 from tfdp.bench.on_host import on_hosts
 from tfdp.bench.tables import write_results
 from tfdp.command_line import add_command, check, option, require, set_environment

@@ -15,9 +15,8 @@ import keras
 import tensorflow as tf
 
 import tfdp
-from benchmarks import models
 from benchmarks.sending import arguments_of
-from tfdp.bench import on_host
+from tfdp.bench import models, on_host
 
 # The steps before the timed ones: the first traces, the second is the first that was traced.
 _WARM_UP = 3
@@ -31,7 +30,7 @@ def measure(strategy: str, model: str, batch: int, engine: str, topology: str) -
 
     Args:
       strategy: One of `benchmarks.slow_links.ARGUMENTS`.
-      model: A name of :mod:`benchmarks.models`.
+      model: A name of :mod:`tfdp.bench.models`.
       batch: The number of examples per replica.
       engine: The strategy's engine.
       topology: The strategy's topology.

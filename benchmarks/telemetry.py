@@ -9,9 +9,9 @@ import pathlib
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.devices import split_cpu
-from benchmarks.models import MODELS
-from benchmarks.ratios import ratio, spread
+from tfdp.bench.devices import split_cpu
+from tfdp.bench.models import MODELS
+from tfdp.bench.ratios import ratio, spread
 from tfdp.command_line import add_command, check, option, require, set_environment
 from tfdp.files import temporary_folder
 
@@ -83,8 +83,8 @@ def measure(name: str, rounds: int, steps: int, replicas: int) -> dict[str, list
     import keras
 
     import tfdp
-    from benchmarks.models import build_model, random_batch
-    from benchmarks.step_times import StepTimes
+    from tfdp.bench.models import build_model, random_batch
+    from tfdp.bench.step_times import StepTimes
 
     strategy = tfdp.DataParallelStrategy(devices=[f"CPU:{i}" for i in range(replicas)])
     models = {}

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 
-from benchmarks.devices import split
 from benchmarks.equivalence import BOUND
 from benchmarks.equivalence_cases import CASES
 from benchmarks.equivalence_worker import measure
 from tfdp import machine
+from tfdp.bench.devices import split
 
 _REPLICAS = 2
 

@@ -18,7 +18,7 @@ WEIGHT_TOLERANCE = 1e-5  # of the largest weight
 LOGICAL_DEVICES = 5
 
 if DEVICE == "GPU" and not CLUSTER_REPLICAS:
-    from benchmarks.devices import split
+    from tfdp.bench.devices import split
 
     split(4, "GPU")  # each of them sets memory aside
 if not CLUSTER_REPLICAS:

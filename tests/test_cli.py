@@ -29,6 +29,7 @@ def refusal(capsys, *arguments):
         ["demo", "-h"],
         ["bench", "-h"],
         ["doctor", "-h"],
+        ["check-gpu", "-h"],
         ["report", "-h"],
         ["plan", "-h"],
     ],

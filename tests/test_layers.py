@@ -47,13 +47,14 @@ LAYERS = {
     "doctor": 14,
     "launch": 14,
     "report": 14,
+    "check_gpu": 15,  # asks what the doctor, the verification and the benchmarks ask
     "demo": 15,  # starts its processes with the launcher
     "plan": 15,  # draws with the report's charts, and reads its logs
     "cli": 16,  # calls the others of its kind
 }
 
 # These import the package's lazy surface (`import tfdp`) as a user would.
-USERS = {"bench", "demo", "doctor", "cli", "launch", "plan"}
+USERS = {"bench", "check_gpu", "demo", "doctor", "cli", "launch", "plan"}
 
 PRIVATE = ("tensorflow.python", "keras.src")
 PRIVATE_IMPORTS_IN = {
@@ -73,6 +74,7 @@ PRIVATE_IMPORTS_IN = {
 
 # What remains outside of the shims: above all what iterators of tf.distribute keep.
 PRIVATE_ATTRIBUTES_IN = {
+    "tfdp/bench/ddp_worker.py": {"_get_ddp_logging_data"},
     "tfdp/callbacks/checkpoint.py": {"_initial_epoch"},
     "tfdp/callbacks/loss_scale.py": {"_iterations"},
     "tfdp/keras_adapter/training/checkpointing.py": {"_current_iterator", "_steps_seen"},

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 import tfdp
 from tfdp.bench.bench_options import BenchOptions
+from tfdp.check_gpu.check_gpu_options import CheckGpuOptions
+from tfdp.check_gpu.stages import STAGES
 from tfdp.command_line import add_command, require, set_environment
 from tfdp.data.index_command import add_data
 from tfdp.demo.demo_options import DemoOptions
@@ -28,9 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
       arguments: The words after `tfdp`; by default those of this process.
 
     Returns:
-      The exit code: 0; 1 where the demo's weights differ, a benchmark's process failed or a check
-      of `doctor` did; 2 where the user's request cannot be carried out, with a message and no
-      traceback; of `run`, and of a demo whose rank failed, see :func:`tfdp.launch.run`.
+      The exit code: 0; 1 where the demo's weights differ, a benchmark's process failed, or a check
+      of `doctor` or `check-gpu`; 2 where the user's request cannot be carried out, with a message
+      and no traceback; of `run`, and of a demo whose rank failed, see :func:`tfdp.launch.run`.
 
     Raises:
       SystemExit: `--help` or `--version` (0), or words that cannot be parsed (2).
@@ -47,7 +49,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"tfdp {tfdp.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for add in (_add_demo, _add_bench, add_data, _add_run, _add_doctor, _add_report, _add_plan):
+    for add in (_add_demo, _add_bench, add_data, _add_run, _add_doctor, _add_check_gpu):
+        add(commands)
+    for add in (_add_report, _add_plan):
         add(commands)
     return parser
 
@@ -167,6 +171,30 @@ def _add_doctor(commands: argparse._SubParsersAction) -> None:
 
 def _doctor(options: DoctorOptions, parser: argparse.ArgumentParser) -> int:
     from tfdp.doctor.examination import run
+
+    return run(options)
+
+
+def _add_check_gpu(commands: argparse._SubParsersAction) -> None:
+    """Adds `check-gpu` to the commands."""
+    add_command(
+        commands,
+        "check-gpu",
+        CheckGpuOptions,
+        _check_gpu,
+        help="what works on this machine's GPUs, in 20 minutes",
+        description="Asks of one machine with one or more GPUs: "
+        + "; ".join(f"{stage.name}: {stage.asks}" for stage in STAGES)
+        + ". Each stage has processes of its own and a limit, and prints a line.",
+        epilog="Exit code 0 if all is well, also where stages are skipped for want of GPUs; 1 if "
+        "one differs, fails or hangs.",
+    )
+
+
+def _check_gpu(options: CheckGpuOptions, parser: argparse.ArgumentParser) -> int:
+    require(["tensorflow"], parser)
+
+    from tfdp.check_gpu.command import run
 
     return run(options)
 

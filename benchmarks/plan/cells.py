@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.json_worker import run_for_json
 from tfdp.bench import hosts
 from tfdp.bench.child_process import Failure
+from tfdp.bench.json_worker import run_for_json
 from tfdp.bench.on_host import on_hosts
 
 RATES = (50, 200, 1000)  # Mbit/s

@@ -16,12 +16,12 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.json_worker import run_for_json
 from benchmarks.plan import cells as cells_
 from benchmarks.plan import fitting
 from benchmarks.plan.fitting import Cell
 from tfdp.bench import hosts
 from tfdp.bench.child_process import Failure
+from tfdp.bench.json_worker import run_for_json
 from tfdp.command_line import add_command, check, option, require, set_environment
 from tfdp.files import replace_text
 

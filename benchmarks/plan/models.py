@@ -94,5 +94,6 @@ def _compiled(model: keras.Model) -> keras.Model:
     model.compile(
         optimizer=keras.optimizers.SGD(0.01, momentum=0.9),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=False,  # "auto" may compile on one device alone
     )
     return model

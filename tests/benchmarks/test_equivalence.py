@@ -7,13 +7,17 @@ import re
 import subprocess
 import sys
 
+import keras
+import numpy as np
 import pytest
-import tensorflow as tf
 from rich.console import Console
 
-from benchmarks import devices, equivalence, equivalence_cases
+from benchmarks import equivalence, equivalence_cases, equivalence_worker
 from benchmarks.__main__ import main
+from benchmarks.plan import models as plan_models
+from tfdp.bench import models
 from tfdp.bench.child_process import Failure
+from tfdp.demo import train
 
 SCRIPT = pathlib.Path(__file__).parent / "scripts" / "equivalence_cases.py"
 NUMBER = re.compile(r"\d\.\de[-+]\d\d$")
@@ -61,10 +65,36 @@ def test_the_table_needs_at_least_two_replicas():
     assert "`replicas` must be at least 2; received 1" in done.stderr
 
 
-def test_without_a_gpu_the_worker_says_what_to_ask(monkeypatch):
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [])
-    with pytest.raises(RuntimeError, match=r"must see a GPU to split it into 2.*`tfdp doctor`"):
-        devices.split(2, "GPU")
+def test_a_benchmark_on_gpus_has_workers_that_see_them(monkeypatch):
+    seen = []
+
+    def child(module, arguments, timeout_seconds, on_gpus):
+        seen.append(on_gpus)
+        return Failure("python", "failed", "")
+
+    monkeypatch.setattr(equivalence, "run_for_json", child)
+    equivalence.run(2, "GPU", console=Console(file=io.StringIO()))
+    assert seen and all(seen)
+
+
+def test_no_side_compiles_unless_it_is_told(monkeypatch):
+    """Keras' "auto" compiles on one GPU, and not under a strategy."""
+    kind = next(each for each in keras.Model.__mro__ if "_resolve_auto_jit_compile" in vars(each))
+    monkeypatch.setattr(kind, "_resolve_auto_jit_compile", lambda model: True)
+    compiled = []
+
+    def case():
+        model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        compiled.append(model.jit_compile)
+        return np.ones(1)
+
+    monkeypatch.setitem(equivalence_cases.CASES, "a case", case)
+    equivalence_worker.measure("a case", ["CPU:0", "CPU:1"], sides=["tfdp"])
+    assert compiled == [False, False]
+    assert not plan_models.dense().jit_compile
+    assert not models.build_model("small").jit_compile
+    assert not train.build_model((8, 8, 1)).jit_compile
 
 
 @pytest.mark.parametrize(
@@ -80,8 +110,9 @@ def test_one_case_that_is_not_equal_fails_the_run_and_leaves_the_others(third, s
     equal = {"tfdp": {"relative": 1e-7}, "stock": {"relative": 0.5}}
     asked = []
 
-    def child(module, arguments, timeout_seconds):
+    def child(module, arguments, timeout_seconds, on_gpus):
         asked.append(arguments[1])
+        assert not on_gpus
         return third if len(asked) == 3 else equal
 
     monkeypatch.setattr(equivalence, "run_for_json", child)

@@ -2,7 +2,6 @@
 
 import importlib.util
 import io
-import itertools
 import json
 
 import pytest
@@ -11,8 +10,6 @@ from rich.console import Console
 from benchmarks import fit
 from benchmarks.__main__ import main
 from benchmarks.fit import FitOptions
-from benchmarks.json_worker import run_for_json
-from benchmarks.models import CLASSES, DENSE, build_model, random_batch
 from tfdp.bench.child_process import Failure
 
 STEP_SECONDS = {"tfdp": 0.1, "tfdp_mpi": 0.05, "stock": 0.2, "stock_tuned": 0.16, "ddp": 0.125}
@@ -98,7 +95,7 @@ def test_in_processes_both_engines_are_compared_with_all_others_in_the_same_roun
     assert row(console, "first step", "DDP, gloo") == ddp
     assert row(console, "step", "tfdp, mpi").endswith("2.00 2.00")
     assert "tfdp.cli run -n 2 --engine mpi --" in " ".join(started.words["tfdp_mpi"])
-    assert "benchmarks.ddp_worker --model mlp --batch 16" in " ".join(started.words["ddp"])
+    assert "tfdp.bench.ddp_worker --model mlp --batch 16" in " ".join(started.words["ddp"])
     assert "env" in started.words["stock"] and "env" not in started.words["stock_tuned"]
 
 
@@ -139,41 +136,6 @@ def test_the_file_holds_options_machine_and_every_result(started, console, tmp_p
     assert content["options"]["rounds"] == 2
     assert content["machine"]["cpus"] >= 1
     assert [p.name for p in tmp_path.iterdir()] == ["raw.json"]
-
-
-@pytest.mark.parametrize(("name", "count"), [("mlp", 12_605_450), ("small", 42_634)])
-def test_the_dense_networks_are_of_the_size_that_tables_say(name, count):
-    sizes = DENSE[name]
-    assert build_model(name).count_params() == count
-    widths = [sizes.features, *[sizes.units] * sizes.layers, CLASSES]
-    assert sum(a * b + b for a, b in itertools.pairwise(widths)) == count
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["mlp", "small", "mobilenet", "transformer"])
-def test_the_random_batch_fits_the_model(name):
-    inputs, labels = random_batch(name, 3)
-    model = build_model(name)
-    assert model.input_shape[1:] == inputs.shape[1:]
-    assert inputs.dtype == model.inputs[0].dtype
-    assert (labels.dtype, labels.shape) == ("int32", (3,))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "side",
-    ["tfdp", *(pytest.param(s, marks=pytest.mark.exhaustive) for s in ("stock", "one_device"))],
-)
-def test_a_worker_reports_what_it_timed(side):
-    words = f"--side {side} --model small --replicas 2 --batch 2 --steps 3".split()
-    measured = run_for_json("benchmarks.fit_worker", words, timeout_seconds=300)
-    assert not isinstance(measured, Failure), measured
-    assert measured["parameters"] == 42_634
-    assert measured["threads"] >= 1 and measured["collectives"] is None
-    assert len(measured["step_seconds"]) == 3
-    assert measured["first_step_seconds"] > 0
-    assert measured["final_loss"] == pytest.approx(measured["final_loss"])
-    assert measured["versions"].keys() == {"tfdp", "tensorflow", "keras", "numpy"}
 
 
 def refusal(capsys, *words):

@@ -5,8 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
-from benchmarks import models, optimizers
+from benchmarks import optimizers
 from benchmarks.__main__ import main
+from tfdp.bench import models
 
 
 def test_the_table_has_a_row_for_each_and_ratios_to_the_reference(monkeypatch):

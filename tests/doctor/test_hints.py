@@ -156,7 +156,6 @@ def test_settings_of_gpus_that_nobody_made_are_named_and_the_users_are_his(name)
     [
         ({"gpu_kinds": ["NVIDIA A100"]}, "NVIDIA A100 and NVIDIA H100"),
         ({"own_gpus": ["MIG-5c89852c"]}, "MIG-5c89852c are parts"),
-        ({"nccl": "2.9.8"}, "bfloat16, but is 2.9.8"),
     ],
 )
 def test_gpus_that_nccl_cannot_use_well_are_named(changed, words):

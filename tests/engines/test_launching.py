@@ -102,6 +102,38 @@ def test_rings_of_gpus_sum_int32_as_int64(devices, on_replicas, monkeypatch):
         assert total.numpy().tolist() == [1, -14]
 
 
+def test_nccl_is_given_no_bfloat16(as_nccl, devices, on_replicas, caplog):
+    """TensorFlow's NCCL manager takes float16, float32, float64, int32 and int64 alone."""
+    engine = TensorFlowEngine(devices[:2])
+    own = np.array([[256.0, 1.0], [1.0, 3.0]], "float32")
+
+    def replica(rank):
+        value = tf.constant(own[rank], tf.bfloat16)
+        rows = tf.stack([value, -value])
+        half = tf.constant([256.0 if rank == 0 else 1.5], tf.bfloat16)
+        return (
+            engine.all_reduce(tf.concat([value, half], 0), PAIR),
+            engine.reduce_scatter(rows, PAIR),
+            engine.all_to_all(rows, PAIR),
+            engine.all_gather(value, PAIR),
+        )
+
+    step = on_replicas(2, replica)
+    nodes = step.get_concrete_function().graph.as_graph_def().node
+    sent = {n.attr["T"].type for n in nodes if n.op.startswith("Collective")}
+    assert sent == {tf.float32.as_datatype_enum, tf.float16.as_datatype_enum}
+    total = own.sum(0)
+    for rank, (summed, scattered, exchanged, gathered) in enumerate(step()):
+        sign = 1 - 2 * rank
+        # 257 lies between two numbers of bfloat16, and 257.5 nearer to the upper one.
+        assert tf.cast(summed, tf.float32).numpy().tolist() == [256.0, 4.0, 258.0]
+        np.testing.assert_array_equal(scattered, tf.cast(sign * total, tf.bfloat16))
+        np.testing.assert_array_equal(exchanged, tf.cast(sign * own, tf.bfloat16))
+        np.testing.assert_array_equal(gathered, tf.cast(own.ravel(), tf.bfloat16))
+    (said,) = [record.message for record in caplog.records]
+    assert 'Cast("float16")' in said
+
+
 @pytest.mark.parametrize(("between", "hint"), [(False, b"nccl"), (True, b"auto")])
 def test_between_processes_rows_are_not_exchanged_by_nccl(
     between, hint, as_nccl, on_replicas, devices

@@ -81,6 +81,20 @@ def test_a_rank_that_alone_catches_an_error_and_goes_on_is_named(how, error):
     assert f"ValueError: {error}, alone" in texts[0], output
 
 
+def test_ranks_that_catch_the_error_of_a_step_of_nccl_and_go_on_are_refused():
+    """Without NCCL they may: all have come from an error."""
+    texts, output = run("goes on from a step of NCCL")
+    assert sorted(texts) == [0, 1], output
+    refused = {rank: text for rank, text in texts.items() if text.startswith("ClusterError")}
+    assert refused, output
+    for rank, text in refused.items():
+        assert f"Rank {rank}: after a step that failed, NCCL needs new processes" in text, output
+        assert "a mistake in the data" in text or "CheckNumerics" in text, output
+        assert "--max-restarts 1" in text, output
+    for text in (texts[rank] for rank in texts.keys() - refused.keys()):
+        assert "lost rank" in text and "NCCL needs new processes" in text, output
+
+
 @pytest.mark.exhaustive(
     "cluster/test_watchdog.py::test_ranks_that_wait_for_each_other_are_told_what_differs"
 )

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
+from tfdp import gpus
+
 _STDERR_TAIL_LINES = 15
+_LAST_WORDS_SECONDS = 5.0
 
 # Two inter-op threads, the default on two cores, can starve iterators of several local devices.
 ENVIRONMENT = {
@@ -55,36 +60,55 @@ def run_module(
     arguments: Sequence[str],
     timeout_seconds: float,
     environment: Mapping[str, str] | None = None,
+    on_gpus: bool = False,
 ) -> subprocess.CompletedProcess[str] | Failure:
     """Runs `python -m module arguments`.
 
     Args:
       module: The module to run.
       arguments: Its command line.
-      timeout_seconds: The time after which the child is killed.
+      timeout_seconds: The time after which the child is killed, and all in its session.
       environment: Variables that the child has, unless this process has others of their name.
+      on_gpus: Whether the child sees the GPUs that this process sees; else it sees none.
 
     Returns:
       The finished child with its output, or a :class:`Failure` if it fails or takes too long.
     """
     command = [sys.executable, "-m", module, *arguments]
+    visible = {gpus.VISIBLE: os.environ.get(gpus.VISIBLE)} if on_gpus else {}
+    environ = {**(environment or {}), **os.environ, **ENVIRONMENT, **visible}
+    child = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env={name: value for name, value in environ.items() if value is not None},
+        start_new_session=True,
+    )
     try:
-        child = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=timeout_seconds,
-            env={**(environment or {}), **os.environ, **ENVIRONMENT},
-            check=False,
-        )
-    except subprocess.TimeoutExpired as expired:
-        # TimeoutExpired holds bytes even where text was requested.
-        stderr = (expired.stderr or b"").decode(errors="replace")
-        return failure(module, arguments, f"was killed after {timeout_seconds:g} s", stderr)
+        stdout, stderr = child.communicate(timeout=timeout_seconds)
+    except subprocess.TimeoutExpired:
+        reason = f"was killed after {timeout_seconds:g} s"
+        return failure(module, arguments, reason, _ended(child))
+    except BaseException:
+        _ended(child)
+        raise
     if child.returncode != 0:
         reason = f"exited with status {child.returncode}"
-        return failure(module, arguments, reason, child.stderr)
-    return child
+        return failure(module, arguments, reason, stderr)
+    return subprocess.CompletedProcess(command, 0, stdout, stderr)
+
+
+def _ended(child: subprocess.Popen[str]) -> str:
+    """Kills a child with all that it has started, and returns its standard error."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    try:
+        return child.communicate(timeout=_LAST_WORDS_SECONDS)[1]
+    except subprocess.TimeoutExpired as expired:  # a driver's call may outlast the signal
+        # It holds bytes even where text was requested.
+        return (expired.stderr or b"").decode(errors="replace")
 
 
 def failure(module: str, arguments: Sequence[str], reason: str, stderr: str) -> Failure:

@@ -1,4 +1,4 @@
-"""What tfdp is measured against: PyTorch's gloo and TensorFlow's `MultiWorkerMirroredStrategy`.
+"""What tfdp is measured against: PyTorch's process groups, and TensorFlow's own strategies.
 
 Each is imported where it is used, so that a rank of one does not load the other. Only benchmarks
 use them. The private names of Keras were tried with Keras 3.15.1.
@@ -13,12 +13,23 @@ from typing import Any
 
 from tfdp.cluster import run_status
 
+# The sides by the name in options and results, with the name that tables show.
+SIDES = {
+    "tfdp": "tfdp",
+    "tfdp_mpi": "tfdp, mpi",
+    "stock": "stock",
+    "stock_tuned": "stock, tuned",
+    "ddp": "DDP, gloo",
+    "one_device": "one device",
+}
 
-def join_gloo(interface: str = "lo") -> tuple[int, int]:
+
+def join_torch(interface: str = "lo", backend: str = "gloo") -> tuple[int, int]:
     """Joins the ranks of `TF_CONFIG` in PyTorch's default process group.
 
     Args:
       interface: The network interface that gloo uses.
+      backend: "gloo", or "nccl" for ranks that have a GPU each.
 
     Returns:
       The rank and the number of ranks.
@@ -31,7 +42,7 @@ def join_gloo(interface: str = "lo") -> tuple[int, int]:
     host, port = addresses[0].rsplit(":", 1)
     os.environ["GLOO_SOCKET_IFNAME"] = interface
     distributed.init_process_group(
-        "gloo", init_method=f"tcp://{host}:{port}", rank=rank, world_size=len(addresses)
+        backend, init_method=f"tcp://{host}:{port}", rank=rank, world_size=len(addresses)
     )
 
     # Without these a rank that ends while another still talks to it aborts.

@@ -147,7 +147,7 @@ def _gloo(plan: Plan, rank: int) -> Engine:
     import torch
     from torch import distributed
 
-    other_engines.join_gloo(hosts.INTERFACE if plan.between_hosts else "lo")
+    other_engines.join_torch(hosts.INTERFACE if plan.between_hosts else "lo")
 
     def make(side: str, elements: int) -> Callable[[], np.ndarray]:
         own = torch.full((elements,), float(rank + 1))

@@ -72,6 +72,7 @@ def build_model(image_shape: tuple[int, int, int]) -> keras.Model:
         optimizer=keras.optimizers.SGD(0.02, momentum=0.9),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
+        jit_compile=False,  # "auto" may compile on one device alone, where XLA rounds otherwise
     )
     return model
 

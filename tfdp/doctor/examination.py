@@ -66,16 +66,7 @@ def _examine(found: Cluster, options: DoctorOptions, environment: dict[str, str]
     strategy = tfdp.DataParallelStrategy(
         timeout_seconds=options.timeout_seconds, startup_timeout_seconds=options.timeout_seconds
     )
-    gpus = tf.config.get_visible_devices("GPU")
-    details = map(tf.config.experimental.get_device_details, gpus)
-    own = facts_.here(
-        found.rank,
-        strategy.extended.worker_devices,
-        [int(gpu.name.split(":")[-1]) for gpu in gpus],
-        [each.get("device_name", "unknown") for each in details],
-        tf.test.is_built_with_cuda(),
-        environment,
-    )
+    own = own_facts(found.rank, strategy, environment)
     ranks = [Facts.from_json(value) for value in _of_all(strategy, "facts", own.to_json())]
     measured: list[Measurement | None] = [None] * len(ranks)
     failure = None
@@ -106,6 +97,28 @@ def _examine(found: Cluster, options: DoctorOptions, environment: dict[str, str]
     if found.rank == 0:
         _print(["All checks passed" + (f"; {len(advice)} to improve." if advice else ".")])
     return 0
+
+
+def own_facts(rank: int, strategy: Any, environment: dict[str, str]) -> Facts:
+    """Returns the facts of this process, which has a strategy.
+
+    Args:
+      rank: Its rank.
+      strategy: A `tfdp.DataParallelStrategy`.
+      environment: What :func:`tfdp.doctor.facts.chosen` says that the user has set.
+    """
+    import tensorflow as tf
+
+    gpus = tf.config.get_visible_devices("GPU")
+    details = map(tf.config.experimental.get_device_details, gpus)
+    return facts_.here(
+        rank,
+        strategy.extended.worker_devices,
+        [int(gpu.name.split(":")[-1]) for gpu in gpus],
+        [each.get("device_name", "unknown") for each in details],
+        tf.test.is_built_with_cuda(),
+        environment,
+    )
 
 
 def _write_links(strategy: Any, rank: int, path: pathlib.Path) -> None:

@@ -12,7 +12,6 @@ from tfdp.hooks import versions
 from tfdp.words import ranks_in_words
 
 _MIN_INTEROP_THREADS = 8
-_FIRST_WITH_BFLOAT16 = (2, 10)  # of NCCL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,22 +149,6 @@ def _of_gpus(ranks: Sequence[Facts]) -> Iterator[str]:
             "of one (MIG). Train on one part alone, or have the GPUs undivided: `nvidia-smi -mig "
             "0`, as root."
         )
-    versions_ = sorted({facts.nccl for facts in on_gpus if facts.nccl})
-    old = [version for version in versions_ if _numbers(version) < _FIRST_WITH_BFLOAT16]
-    if old:
-        yield (
-            f"NCCL should be 2.10 or later, which sums bfloat16, but is {', '.join(old)}. Do `pip "
-            "install -U nvidia-nccl-cu12`, or send float16."
-        )
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """Returns a version's first two numbers.
-
-    >>> _numbers("2.9.8"), _numbers("2.27")
-    ((2, 9), (2, 27))
-    """
-    return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
 
 
 def _of_host(neighbours: Sequence[Facts]) -> Iterator[str]:

@@ -79,7 +79,7 @@ def train(
     scope = contextlib.nullcontext() if strategy is None else strategy.scope()
     device = tf.device(program.device if strategy is None else None)
     with fresh_state.fresh(_SEED), fresh_state.quiet(alone=strategy is None), device:
-        with scope, hooks.replaced(Trainer, "compile", _compiled_if_told):
+        with scope, compiled_if_told():
             model = program.build()
         _check(model, strategy)
         model.steps_per_execution = 1
@@ -103,11 +103,15 @@ def train(
     return run
 
 
-def _compiled_if_told(compile_: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+def compiled_if_told() -> contextlib.AbstractContextManager[None]:
     """Takes Keras' "auto", which lets XLA compile on one GPU, for what it is under a strategy.
 
     What XLA compiles is rounded otherwise, which would be taken for a difference.
     """
+    return hooks.replaced(Trainer, "compile", _compile_if_told)
+
+
+def _compile_if_told(compile_: Callable[..., None], *args: Any, **kwargs: Any) -> None:
     told = inspect.signature(compile_).bind(*args, **kwargs)
     told.apply_defaults()
     if told.arguments.get("jit_compile") == "auto":

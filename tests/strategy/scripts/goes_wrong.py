@@ -16,6 +16,7 @@ import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 import tfdp  # noqa: E402
+from tfdp.engines import tensorflow  # noqa: E402
 
 how = sys.argv[1]
 rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
@@ -48,6 +49,13 @@ class Trouble(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
+class Checked(keras.layers.Layer):
+    """Has no step go on with what is no number."""
+
+    def call(self, x):
+        return tf.debugging.check_numerics(x, "a mistake in the data")
+
+
 class OneMore(keras.layers.Layer):
     """Has one more operation on rank 1."""
 
@@ -61,6 +69,8 @@ def run():
     options = {"timeout_seconds": patience, "startup_timeout_seconds": 40}
     if how.endswith("in a ring"):
         options["topology"] = "ring"
+    if how.endswith("of NCCL"):  # for which TensorFlow takes its rings on CPUs
+        tensorflow.communication_hint = lambda devices: "nccl"
     if how == "too late" and guilty:
         tf.constant(1.0) + 1.0
     if how == "engines":
@@ -77,6 +87,8 @@ def run():
         layers = [keras.Input((3,)), keras.layers.Dense(units, name="hidden")]
         if how == "one more operation":
             layers.append(OneMore())
+        if how == "goes on from a step of NCCL":
+            layers.insert(1, Checked())
         model = keras.Sequential([*layers, keras.layers.Dense(1)])
         model.compile(keras.optimizers.SGD(0.1, clipnorm=2.5), "mse")
     if how == "absent" and guilty:
@@ -84,13 +96,15 @@ def run():
     x = np.ones([64, 3], "float32")
     if how == "goes on from an error in a loop":
         return loop(strategy)
+    if how == "goes on from a step of NCCL":
+        x[:] = np.nan  # in the share of each rank
     try:
         model.fit(x, x[:, :1], batch_size=4, epochs=2000, verbose=0, callbacks=[Trouble()])
         model.evaluate(x, x[:, :1], verbose=0)
-    except ValueError:
-        if how != "goes on from an error":
+    except (ValueError, tf.errors.InvalidArgumentError):
+        if not how.startswith("goes on from"):
             raise
-        model.fit(x, x[:, :1], batch_size=4, verbose=0)
+        model.fit(np.ones_like(x), x[:, :1], batch_size=4, verbose=0)
 
 
 def loop(strategy):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.json_worker import run_for_json
+from tfdp.bench.json_worker import run_for_json
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
-"""One measurement of PyTorch's DDP with gloo in this process; prints one line of JSON.
+"""One measurement of PyTorch's DDP in this process, with gloo or NCCL; prints one line of JSON.
 
-    tfdp run -n 2 -- python -m benchmarks.ddp_worker --model mlp --batch 16 --steps 20
+    tfdp run -n 2 -- python -m tfdp.bench.ddp_worker --model mlp --batch 16 --steps 20
 
-It trains what `benchmarks.fit_worker` trains: the same layers, batches, loss and optimizer.
+It trains what `tfdp.bench.fit_worker` trains: the same layers, batches, loss and optimizer.
 """
 
 from __future__ import annotations
@@ -14,32 +14,36 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
-from benchmarks.models import CLASSES, DENSE, LEARNING_RATE, MOMENTUM, random_batch
 from tfdp.bench import other_engines
+from tfdp.bench.models import CLASSES, DENSE, LEARNING_RATE, MOMENTUM, random_batch
 
 if TYPE_CHECKING:
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
 
-def measure(model: str, batch: int, steps: int) -> dict:
+def measure(model: str, batch: int, steps: int, device: str = "CPU") -> dict:
     """Times steps of DDP in the cluster that this process is in.
 
     Args:
-      model: A name in :data:`benchmarks.models.DENSE`.
+      model: A name in :data:`tfdp.bench.models.DENSE`.
       batch: The number of examples per replica.
       steps: The number of steps to time after the first.
+      device: "CPU", with gloo, or "GPU": the rank's first one, with NCCL, without TensorFloat-32.
 
     Returns:
-      What :func:`benchmarks.fit_worker.measure` returns.
+      What :func:`tfdp.bench.fit_worker.measure` returns.
     """
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
-    rank, world_size = other_engines.join_gloo()
+    on_gpu = device == "GPU"
+    rank, world_size = other_engines.join_torch(backend="nccl" if on_gpu else "gloo")
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     torch.manual_seed(0)
-    built = DistributedDataParallel(_build(model))
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    place = torch.device("cuda:0" if on_gpu else "cpu")
+    built = DistributedDataParallel(_build(model).to(place))
     optimizer = torch.optim.SGD(built.parameters(), LEARNING_RATE, momentum=MOMENTUM)
     loss_of = torch.nn.CrossEntropyLoss()
     inputs, labels = random_batch(model, world_size * batch)
@@ -47,7 +51,8 @@ def measure(model: str, batch: int, steps: int) -> dict:
     seconds, loss = [], 0.0
     for _ in range(steps + 1):
         began = time.perf_counter()
-        x, y = torch.from_numpy(inputs[own]), torch.from_numpy(labels[own]).long()
+        x = torch.from_numpy(inputs[own]).to(place)
+        y = torch.from_numpy(labels[own]).long().to(place)
         optimizer.zero_grad()
         value = loss_of(built(x), y)
         value.backward()
@@ -94,6 +99,7 @@ def main() -> None:
     parser.add_argument("--model", choices=tuple(DENSE), required=True)
     for name in ("--batch", "--steps"):
         parser.add_argument(name, type=int, required=True)
+    parser.add_argument("--device", choices=("CPU", "GPU"), default="CPU")
     print(json.dumps(measure(**vars(parser.parse_args()))))
 
 

@@ -1,6 +1,6 @@
 """One measurement in this process; prints one line of JSON.
 
-    python -m benchmarks.fit_worker --side tfdp --model mlp --replicas 2 --batch 16 --steps 20
+    python -m tfdp.bench.fit_worker --side tfdp --model mlp --replicas 2 --batch 16 --steps 20
 
 `benchmarks fit` starts a fresh process for each measurement, because a process can fix its devices
 only once, and so that no side profits from what another side has warmed up.
@@ -21,29 +21,35 @@ import numpy as np
 import tensorflow as tf
 
 import tfdp
-from benchmarks.devices import split_cpu
-from benchmarks.fit import SIDES
-from benchmarks.models import MODELS, build_model, random_batch
-from benchmarks.step_times import StepTimes
 from tfdp import cluster, machine
-from tfdp.bench import other_engines
+from tfdp.bench.devices import of_replicas
+from tfdp.bench.models import MODELS, build_model, random_batch
+from tfdp.bench.other_engines import SIDES, multi_worker_strategy
+from tfdp.bench.step_times import StepTimes
 from tfdp.cluster import run_status
 
 
 def measure(
-    side: str, model: str, replicas: int, batch: int, steps: int, jit_compile: bool = False
+    side: str,
+    model: str,
+    replicas: int,
+    batch: int,
+    steps: int,
+    jit_compile: bool = False,
+    device: str = "CPU",
 ) -> dict:
-    """Times `model.fit` on logical CPU devices of this process, or of the cluster that it is in.
+    """Times `model.fit` on devices of this process, or of the cluster that it is in.
 
     Args:
       side: `"tfdp"`, `"tfdp_mpi"` (the engine mpi), `"stock"` or `"stock_tuned"`
         (`tf.distribute.MirroredStrategy`; in a cluster `MultiWorkerMirroredStrategy`) or
         `"one_device"`, which gets the same global batch and no strategy.
-      model: A name in :data:`benchmarks.models.MODELS`.
+      model: A name in :data:`tfdp.bench.models.MODELS`.
       replicas: The number of replicas.
       batch: The number of examples per replica.
       steps: The number of steps to time after the first.
       jit_compile: The argument of `compile`.
+      device: The kind of the devices, "CPU" or "GPU"; see :func:`tfdp.bench.devices.of_replicas`.
 
     Returns:
       The configuration; `parameters`; `first_step_seconds`, from the call of `fit` to the end of
@@ -51,7 +57,7 @@ def measure(
       in a step, None where it is not counted; `threads`, those of TensorFlow's operations;
       `final_loss`; versions.
     """
-    strategy = _strategy(side, 1 if side == "one_device" else replicas)
+    strategy = _strategy(side, 1 if side == "one_device" else replicas, device)
     keras.utils.set_random_seed(0)
     with contextlib.nullcontext() if strategy is None else strategy.scope():
         built = build_model(model, jit_compile)
@@ -113,15 +119,14 @@ class _Collectives(keras.callbacks.Callback):
         return None if not self._done else (self._done[-1] - self._done[0]) / self._steps
 
 
-def _strategy(side: str, devices: int) -> tf.distribute.Strategy | None:
+def _strategy(side: str, replicas: int, device: str) -> tf.distribute.Strategy | None:
     in_cluster = cluster.detect().world_size > 1
     if in_cluster and side.startswith("stock"):
         run_status.mark_strategy_made()
-        return other_engines.multi_worker_strategy()
+        return multi_worker_strategy()
     if in_cluster:
         return tfdp.DataParallelStrategy(engine="mpi" if side == "tfdp_mpi" else "tensorflow")
-    split_cpu(devices)
-    names = [f"CPU:{index}" for index in range(devices)]
+    names = of_replicas(replicas, device)
     if side == "one_device":
         return None
     if side == "stock":
@@ -136,6 +141,7 @@ def main() -> None:
     parser.add_argument("--model", choices=MODELS, required=True)
     for name in ("--replicas", "--batch", "--steps"):
         parser.add_argument(name, type=int, required=True)
+    parser.add_argument("--device", choices=("CPU", "GPU"), default="CPU")
     parser.add_argument("--jit-compile", action="store_true")
     print(json.dumps(measure(**vars(parser.parse_args()))))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.ratios import Spread, ratio, spread
+from tfdp.bench.ratios import Spread, ratio, spread
 
 
 def test_a_spread_is_median_and_ends():

@@ -14,6 +14,7 @@ def run_for_json(
     timeout_seconds: float,
     prefix: str = "",
     environment: Mapping[str, str] | None = None,
+    on_gpus: bool = False,
 ) -> dict | Failure:
     """Runs a module like `run_module`, and parses the last line that it prints.
 
@@ -23,11 +24,12 @@ def run_for_json(
       timeout_seconds: The time after which the child is killed.
       prefix: The beginning of the line before the JSON; lines without it are skipped.
       environment: Variables that the worker has, unless this process has others of their name.
+      on_gpus: Whether the worker sees the GPUs that this process sees; else none.
 
     Returns:
       The object, or a :class:`Failure` if the child fails, prints no JSON or takes too long.
     """
-    child = run_module(module, arguments, timeout_seconds, environment)
+    child = run_module(module, arguments, timeout_seconds, environment, on_gpus)
     if isinstance(child, Failure):
         return child
     lines = [line for line in child.stdout.splitlines() if line.startswith(prefix)]

@@ -6,6 +6,20 @@ from __future__ import annotations
 _GPU_PART = 2048
 
 
+def of_replicas(replicas: int, kind: str) -> list[str]:
+    """Returns the names of replicas' devices; call it before TensorFlow uses them.
+
+    Whole GPUs where there are as many, so that NCCL moves tensors between them, without
+    TensorFloat-32; else parts of the first device: see :func:`split`.
+    """
+    import tensorflow as tf
+
+    if kind == "CPU" or len(tf.config.list_physical_devices(kind)) < replicas:
+        return split(replicas, kind)
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    return [f"{kind}:{index}" for index in range(replicas)]
+
+
 def split_cpu(replicas: int) -> None:
     """Splits the CPU into logical devices; call it before TensorFlow uses the CPU."""
     split(replicas, "CPU")
