@@ -60,6 +60,7 @@ def partition(
     may_be_empty: bool,
     keep_rows: bool,
     is_compiled: bool = False,
+    adds_in_any_order: bool = False,
     states: Sequence[Layout] | None = None,
     sparse: Mapping[int, Batch] = MappingProxyType({}),
     ragged: Mapping[int, tuple[Batch, int]] = MappingProxyType({}),
@@ -75,6 +76,7 @@ def partition(
       keep_rows: Whether an output that is sharded along an axis of its own, example by example, is
         returned as the replica's rows; else all outputs are whole.
       is_compiled: Whether XLA draws the program's random numbers, see `compiling`.
+      adds_in_any_order: Whether kernels add what goes to one place as it comes, as a GPU's do.
       states: For each of `captured` how the replicas' copies of a variable make its value, see
         `rules.variables`; None: all are alike.
       sparse: By the number of its first component, which indices, values and shape are, for each
@@ -89,7 +91,9 @@ def partition(
     cut = [layout.batch for layout in layouts if isinstance(layout, Sharded)]
     of_ragged = [batch for batch, _ in ragged.values()]
     batches = list(dict.fromkeys([*cut, *sparse.values(), *of_ragged]))
-    program = Program(graph.name, batches, communicator, may_be_empty, is_compiled)
+    program = Program(
+        graph.name, batches, communicator, may_be_empty, is_compiled, adds_in_any_order
+    )
     source = SourceGraph(graph)
     inputs: list[Tensor] = []
     for tensor, layout in zip(source.inputs, layouts, strict=False):

@@ -49,6 +49,8 @@ class Program:
       may_be_empty: Whether a replica may have no examples of a batch. It computes on a stand-in
         then, which takes a few operations that the program does without otherwise.
       is_compiled: Whether XLA draws its random numbers.
+      adds_in_any_order: Whether kernels add what goes to one place as it comes, see
+        `rules.one_order`.
 
     Attributes:
       main: The program's function.
@@ -70,9 +72,11 @@ class Program:
         communicator: Communicator,
         may_be_empty: bool,
         is_compiled: bool = False,
+        adds_in_any_order: bool = False,
     ) -> None:
         self.main = Writer(unique_name(name))
         self.communicator, self.is_compiled = communicator, is_compiled
+        self.adds_in_any_order = adds_in_any_order and communicator.num_replicas > 1
         self.may_be_empty = may_be_empty and communicator.num_replicas > 1
         self.rank = self.main.argument("rank", tf.int32)
         self.places = {

@@ -22,7 +22,7 @@ from tfdp.partition import (
     partition,
 )
 from tfdp.recording import Recorder
-from tfdp.strategy import graph_options, irregular, whole_operations
+from tfdp.strategy import graph_options, irregular, order_of_sums, whole_operations
 from tfdp.strategy.argument_cuts import Cut
 from tfdp.strategy.captured import Captured
 from tfdp.strategy.program_recording import recorded
@@ -99,6 +99,7 @@ class ProgramCalls:
             # Of one process' replicas rows are joined without a collective.
             keep_rows=options.keep_rows or self._alone,
             is_compiled=options.jit_compile,
+            adds_in_any_order=order_of_sums.is_any(self._devices),
             states=captured.states,
             sparse={each.first: rows for each, rows in by_rows if not each.depth},
             ragged={each.first: (rows, each.depth) for each, rows in by_rows if each.depth},
