@@ -9,6 +9,7 @@ from types import MappingProxyType
 import tensorflow as tf
 
 from tfdp.partition import rules as _rules  # noqa: F401 - registers them
+from tfdp.partition import sizes_on_host
 from tfdp.partition._tensorflow import FuncGraph, FunctionDef
 from tfdp.partition.communication import Collective, Communicator
 from tfdp.partition.conversions import Waiting
@@ -145,6 +146,8 @@ def partition(
     ]
     main = program.main.finish(returned, program.effects(program.main, effects))
     functions = [*program.functions, main]
+    # Not those of loops, whose devices would wait for each other in each pass.
+    sizes_on_host.move(main, program.numbers())
     # Those of a loop's body that was written anew are left over.
     called = {
         node.attr["f"].func.name for each in functions for node in each.node_def if "f" in node.attr

@@ -39,6 +39,9 @@ class Place:
     total: Output
 
 
+_FIELDS = dataclasses.fields(Place)
+
+
 class Program:
     """What the functions of one replica's program share while they are written.
 
@@ -81,13 +84,11 @@ class Program:
         self.rank = self.main.argument("rank", tf.int32)
         self.places = {
             batch: Place(
-                *(
-                    self.main.argument(f"{field.name}_{number}", tf.int32)
-                    for field in dataclasses.fields(Place)
-                )
+                *(self.main.argument(f"{field.name}_{number}", tf.int32) for field in _FIELDS)
             )
             for number, batch in enumerate(batches)
         }
+        self._given = list(self.places.values())
         self.externals: list[tuple[Output, Sequence[tf.Tensor]]] = []
         self.functions: list[FunctionDef] = []
         self.collectives: dict[str, Collective] = {}
@@ -114,6 +115,11 @@ class Program:
         return self._external[key]
 
     # ---- places and sizes
+
+    def numbers(self) -> set[str]:
+        """Returns the names of the arguments that are numbers of replicas or examples."""
+        places = [getattr(place, each.name) for place in self._given for each in _FIELDS]
+        return {self.rank.name, *(each.name for each in places)}
 
     def place(self, batch: Batch) -> Place:
         """Returns the replica's place in a batch, or in a cut that is fixed, by its number."""
