@@ -281,6 +281,7 @@ class ProgramCalls:
                 count, total = counts[rank], tf.reduce_sum(counts)
                 begins[batch] = tf.reduce_sum(counts[:rank])
                 given += [counts, count, tf.maximum(count, 1), begins[batch], total]
+        first = len(given)
         for layout, parts, stand_in in zip(self._layouts, arguments, stand_ins, strict=True):
             if layout == PARTIAL:
                 given.append(parts[index])
@@ -293,7 +294,7 @@ class ProgramCalls:
             else:
                 count = places[layout.batch][rank]
                 given.append(self._share(parts[0], begins[layout.batch], count))
-        with tf.control_dependencies(given[1:]):
+        with tf.control_dependencies(given[first:]):
             # TensorFlow inlines calls in a graph: what needs no example, such as to count a step,
             # would be done though the data's iterator then says that there is none.
             given += [tf.identity(states[index]) for states in self.program.externals]
@@ -353,6 +354,11 @@ class ProgramCalls:
         """Returns the rows of a replica; if there are none the first of `others`, or zeros."""
         if not self._may_be_empty:
             return rows
+        if (
+            rows.dtype == tf.int32
+        ):  # which is joined and chosen in the host's memory; floats are not
+            bits = [tf.bitcast(each, tf.float32) for each in (rows, others)]
+            return tf.bitcast(self._with_stand_in(*bits), tf.int32)
         shape = tf.concat([[1], tf.shape(rows)[1:]], 0)
         zeros = tf.zeros(shape, rows.dtype)
         found = tf.cond(
