@@ -52,8 +52,6 @@ def read(told: Any) -> Any:
     Args:
       told: What `told_by_shapes` gave, or numbers, or their spec.
     """
-    if hasattr(told, "_value_specs"):  # those of several replicas
-        return type(told)(*map(read, told._value_specs))
     if told.dtype != tf.bool:
         return told
     count = (told.shape.rank - 1) // 2

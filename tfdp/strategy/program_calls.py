@@ -27,6 +27,7 @@ from tfdp.strategy.argument_cuts import Cut
 from tfdp.strategy.captured import Captured
 from tfdp.strategy.program_recording import recorded
 from tfdp.strategy.program_support import ProgramSupport
+from tfdp.strategy.stand_ins import with_stand_in
 
 
 class ProgramOptions(NamedTuple):
@@ -317,7 +318,7 @@ class ProgramCalls:
             return whole[begin : begin + count]
         rows = tf.maximum(count, 1)
         begin = tf.minimum(begin, tf.maximum(tf.shape(whole)[0] - rows, 0))
-        return self._with_stand_in(whole[begin : begin + rows], whole[:0])
+        return with_stand_in(whole[begin : begin + rows], whole[:0])
 
     def _stand_ins(
         self, places: Mapping[Batch, tf.Tensor], arguments: Sequence[Sequence[tf.Tensor]]
@@ -351,20 +352,7 @@ class ProgramCalls:
         return found
 
     def _with_stand_in(self, rows: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        """Returns the rows of a replica; if there are none the first of `others`, or zeros."""
-        if not self._may_be_empty:
-            return rows
-        if (
-            rows.dtype == tf.int32
-        ):  # which is joined and chosen in the host's memory; floats are not
-            bits = [tf.bitcast(each, tf.float32) for each in (rows, others)]
-            return tf.bitcast(self._with_stand_in(*bits), tf.int32)
-        shape = tf.concat([[1], tf.shape(rows)[1:]], 0)
-        zeros = tf.zeros(shape, rows.dtype)
-        found = tf.cond(
-            tf.shape(rows)[0] > 0, lambda: rows, lambda: tf.concat([others, zeros], 0)[:1]
-        )
-        return tf.ensure_shape(found, [None, *rows.shape[1:]])
+        return with_stand_in(rows, others) if self._may_be_empty else rows
 
     @staticmethod
     def _rows(output: tf.Tensor, layout: Sharded, count: tf.Tensor) -> tf.Tensor:

@@ -255,7 +255,8 @@ class ShareIterator(DistributedIterator):
         rows_spec = element_of(self._element_spec)[0]
         kind = FullCut if input_batches.are_even(rows_spec) else Cut
         rows, *numbers = element
-        return kind(rows, *tf.nest.map_structure(numbers_in_shapes.read, numbers))
+        read = functools.partial(input_batches.of_each_replica, numbers_in_shapes.read)
+        return kind(rows, *tf.nest.map_structure(read, numbers))
 
 
 class ShareIteratorSpec(DistributedIteratorSpec):
