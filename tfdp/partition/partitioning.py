@@ -9,6 +9,7 @@ from types import MappingProxyType
 import tensorflow as tf
 
 from tfdp.partition import rules as _rules  # noqa: F401 - registers them
+from tfdp.partition import sizes_on_host
 from tfdp.partition._tensorflow import FuncGraph, FunctionDef
 from tfdp.partition.communication import Collective, Communicator
 from tfdp.partition.conversions import Waiting
@@ -60,6 +61,7 @@ def partition(
     may_be_empty: bool,
     keep_rows: bool,
     is_compiled: bool = False,
+    adds_in_any_order: bool = False,
     states: Sequence[Layout] | None = None,
     sparse: Mapping[int, Batch] = MappingProxyType({}),
     ragged: Mapping[int, tuple[Batch, int]] = MappingProxyType({}),
@@ -75,6 +77,7 @@ def partition(
       keep_rows: Whether an output that is sharded along an axis of its own, example by example, is
         returned as the replica's rows; else all outputs are whole.
       is_compiled: Whether XLA draws the program's random numbers, see `compiling`.
+      adds_in_any_order: Whether kernels add what goes to one place as it comes, as a GPU's do.
       states: For each of `captured` how the replicas' copies of a variable make its value, see
         `rules.variables`; None: all are alike.
       sparse: By the number of its first component, which indices, values and shape are, for each
@@ -89,7 +92,9 @@ def partition(
     cut = [layout.batch for layout in layouts if isinstance(layout, Sharded)]
     of_ragged = [batch for batch, _ in ragged.values()]
     batches = list(dict.fromkeys([*cut, *sparse.values(), *of_ragged]))
-    program = Program(graph.name, batches, communicator, may_be_empty, is_compiled)
+    program = Program(
+        graph.name, batches, communicator, may_be_empty, is_compiled, adds_in_any_order
+    )
     source = SourceGraph(graph)
     inputs: list[Tensor] = []
     for tensor, layout in zip(source.inputs, layouts, strict=False):
@@ -141,6 +146,8 @@ def partition(
     ]
     main = program.main.finish(returned, program.effects(program.main, effects))
     functions = [*program.functions, main]
+    # Not those of loops, whose devices would wait for each other in each pass.
+    sizes_on_host.move(main, program.numbers())
     # Those of a loop's body that was written anew are left over.
     called = {
         node.attr["f"].func.name for each in functions for node in each.node_def if "f" in node.attr

@@ -39,6 +39,9 @@ class Place:
     total: Output
 
 
+_FIELDS = dataclasses.fields(Place)
+
+
 class Program:
     """What the functions of one replica's program share while they are written.
 
@@ -49,6 +52,8 @@ class Program:
       may_be_empty: Whether a replica may have no examples of a batch. It computes on a stand-in
         then, which takes a few operations that the program does without otherwise.
       is_compiled: Whether XLA draws its random numbers.
+      adds_in_any_order: Whether kernels add what goes to one place as it comes, see
+        `rules.one_order`.
 
     Attributes:
       main: The program's function.
@@ -70,20 +75,20 @@ class Program:
         communicator: Communicator,
         may_be_empty: bool,
         is_compiled: bool = False,
+        adds_in_any_order: bool = False,
     ) -> None:
         self.main = Writer(unique_name(name))
         self.communicator, self.is_compiled = communicator, is_compiled
+        self.adds_in_any_order = adds_in_any_order and communicator.num_replicas > 1
         self.may_be_empty = may_be_empty and communicator.num_replicas > 1
         self.rank = self.main.argument("rank", tf.int32)
         self.places = {
             batch: Place(
-                *(
-                    self.main.argument(f"{field.name}_{number}", tf.int32)
-                    for field in dataclasses.fields(Place)
-                )
+                *(self.main.argument(f"{field.name}_{number}", tf.int32) for field in _FIELDS)
             )
             for number, batch in enumerate(batches)
         }
+        self._given = list(self.places.values())
         self.externals: list[tuple[Output, Sequence[tf.Tensor]]] = []
         self.functions: list[FunctionDef] = []
         self.collectives: dict[str, Collective] = {}
@@ -110,6 +115,11 @@ class Program:
         return self._external[key]
 
     # ---- places and sizes
+
+    def numbers(self) -> set[str]:
+        """Returns the names of the arguments that are numbers of replicas or examples."""
+        places = [getattr(place, each.name) for place in self._given for each in _FIELDS]
+        return {self.rank.name, *(each.name for each in places)}
 
     def place(self, batch: Batch) -> Place:
         """Returns the replica's place in a batch, or in a cut that is fixed, by its number."""

@@ -17,12 +17,13 @@ from tfdp.partition.flattening import Flattened, Task
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Listed, Sharded
 from tfdp.partition.program import Program
 from tfdp.partition.report import EVERYWHERE, SHARE, WHOLE, Computed
+from tfdp.partition.rules import one_order
 from tfdp.partition.rules.effects import is_effect, on_first
 from tfdp.partition.rules.registry import RULES, Results, Step
 from tfdp.partition.schedule import Schedule
 from tfdp.partition.source import SourceGraph
 from tfdp.partition.tensors import Tensor, summed
-from tfdp.partition.writing import Writer
+from tfdp.partition.writing import Output, Writer
 
 
 class Walk:
@@ -115,7 +116,7 @@ class Walk:
         elif everywhere:
             results = self._as_it_is(step)
         if results is None and LOCAL in layouts and not any(each.sharded for each in step.inputs):
-            results = step.results(step.emit(step.inputs), LOCAL)
+            results = step.results(_emitted(step), LOCAL)
         if results is None:
             results = self._whole(
                 step, "it has no rule" if rule is None else "its rule cannot keep the layouts"
@@ -151,7 +152,7 @@ class Walk:
 
     def _as_it_is(self, step: Step) -> Sequence[Tensor]:
         shapes = known_values.shapes(step.op, step.inputs)
-        results = step.results(step.emit(step.inputs), REPLICATED, shapes)
+        results = step.results(_emitted(step), REPLICATED, shapes)
         values = known_values.evaluate(step.op, step.inputs)
         for tensor, value in zip(results, values or (), strict=False):
             if value is not None:
@@ -173,6 +174,11 @@ class Walk:
         if is_effect(step.op):
             return on_first(step)
         return self._as_it_is(step)
+
+
+def _emitted(step: Step) -> list[Output]:
+    """Writes an operation as it is, on what every replica has."""
+    return one_order.emit(step, [tensor.local for tensor in step.inputs])
 
 
 def _is_of_batch(layout: Layout) -> bool:

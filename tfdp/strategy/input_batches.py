@@ -189,6 +189,13 @@ def are_even(share_spec: Any) -> bool:
     )
 
 
+def of_each_replica(function: Callable[[Any], Any], value: Any) -> Any:
+    """Returns what a function gives for a value; of a spec of all replicas for each one's."""
+    if hasattr(value, "_value_specs"):
+        return type(value)(*map(function, value._value_specs))
+    return function(value)
+
+
 def whole_place(rows: Any) -> Any:
     """Returns the `Cut.place` of a batch that one replica has by itself; of specs, its spec."""
     if any(isinstance(leaf, tf.TypeSpec) for leaf in tf.nest.flatten(rows)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -72,3 +72,8 @@ def threads() -> int:
     chosen = tf.config.threading.get_intra_op_parallelism_threads()
     named = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
     return chosen or (int(named) if named.isdigit() else 0) or len(machine.cores())
+
+
+def is_any(devices: Sequence[str]) -> bool:
+    """Returns whether kernels of some devices add what goes to one place as it comes: a GPU's."""
+    return {tf.DeviceSpec.from_string(device).device_type for device in devices} != {"CPU"}

@@ -22,11 +22,12 @@ from tfdp.partition import (
     partition,
 )
 from tfdp.recording import Recorder
-from tfdp.strategy import graph_options, irregular, whole_operations
+from tfdp.strategy import graph_options, irregular, order_of_sums, whole_operations
 from tfdp.strategy.argument_cuts import Cut
 from tfdp.strategy.captured import Captured
 from tfdp.strategy.program_recording import recorded
 from tfdp.strategy.program_support import ProgramSupport
+from tfdp.strategy.stand_ins import with_stand_in
 
 
 class ProgramOptions(NamedTuple):
@@ -99,6 +100,7 @@ class ProgramCalls:
             # Of one process' replicas rows are joined without a collective.
             keep_rows=options.keep_rows or self._alone,
             is_compiled=options.jit_compile,
+            adds_in_any_order=order_of_sums.is_any(self._devices),
             states=captured.states,
             sparse={each.first: rows for each, rows in by_rows if not each.depth},
             ragged={each.first: (rows, each.depth) for each, rows in by_rows if each.depth},
@@ -280,6 +282,7 @@ class ProgramCalls:
                 count, total = counts[rank], tf.reduce_sum(counts)
                 begins[batch] = tf.reduce_sum(counts[:rank])
                 given += [counts, count, tf.maximum(count, 1), begins[batch], total]
+        first = len(given)
         for layout, parts, stand_in in zip(self._layouts, arguments, stand_ins, strict=True):
             if layout == PARTIAL:
                 given.append(parts[index])
@@ -292,7 +295,7 @@ class ProgramCalls:
             else:
                 count = places[layout.batch][rank]
                 given.append(self._share(parts[0], begins[layout.batch], count))
-        with tf.control_dependencies(given[1:]):
+        with tf.control_dependencies(given[first:]):
             # TensorFlow inlines calls in a graph: what needs no example, such as to count a step,
             # would be done though the data's iterator then says that there is none.
             given += [tf.identity(states[index]) for states in self.program.externals]
@@ -315,7 +318,7 @@ class ProgramCalls:
             return whole[begin : begin + count]
         rows = tf.maximum(count, 1)
         begin = tf.minimum(begin, tf.maximum(tf.shape(whole)[0] - rows, 0))
-        return self._with_stand_in(whole[begin : begin + rows], whole[:0])
+        return with_stand_in(whole[begin : begin + rows], whole[:0])
 
     def _stand_ins(
         self, places: Mapping[Batch, tf.Tensor], arguments: Sequence[Sequence[tf.Tensor]]
@@ -349,15 +352,7 @@ class ProgramCalls:
         return found
 
     def _with_stand_in(self, rows: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        """Returns the rows of a replica; if there are none the first of `others`, or zeros."""
-        if not self._may_be_empty:
-            return rows
-        shape = tf.concat([[1], tf.shape(rows)[1:]], 0)
-        zeros = tf.zeros(shape, rows.dtype)
-        found = tf.cond(
-            tf.shape(rows)[0] > 0, lambda: rows, lambda: tf.concat([others, zeros], 0)[:1]
-        )
-        return tf.ensure_shape(found, [None, *rows.shape[1:]])
+        return with_stand_in(rows, others) if self._may_be_empty else rows
 
     @staticmethod
     def _rows(output: tf.Tensor, layout: Sharded, count: tf.Tensor) -> tf.Tensor:

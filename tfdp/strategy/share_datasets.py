@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfdp.data.feed import AbstractFeed
 from tfdp.data.tally import Tally
+from tfdp.strategy import numbers_in_shapes
 from tfdp.strategy._tensorflow import DistributedDataset, DistributedDatasetSpec
 from tfdp.strategy.share_iterators import Counted, ShareIterator, element_of, tally_specs
 
@@ -31,8 +32,7 @@ def distribute(
       shares: The shares of the process' own replicas, as `AbstractFeed.cuts` gives them.
       options: `tf.distribute.InputOptions` or None.
     """
-    counted = tf.data.Dataset.zip(Counted(shares))
-    distributed = ShareDataset.of(counted, input_workers, strategy, options)
+    distributed = ShareDataset.of(shares, input_workers, strategy, options, are_counted=True)
     distributed.feed, distributed.tally = feed, feed.tally
     distributed._cardinality = feed.cardinality().numpy()
     # Each batch has a share for every replica: no step need ask which replica has one left.
@@ -86,8 +86,14 @@ class ShareDataset(DistributedDataset):
         input_workers: Any,
         strategy: tf.distribute.Strategy,
         options: Any,
+        are_counted: bool = False,
     ) -> ShareDataset:
         """Makes a dataset of the shares of the process' own replicas."""
+        extended: Any = strategy.extended
+        if extended.num_replicas > 1 and numbers_in_shapes.needed_by(extended.worker_devices):
+            shares = numbers_in_shapes.told_by_shapes(shares)
+        if are_counted:
+            shares = tf.data.Dataset.zip(Counted(shares))
         shares, options = read_by_one_iterator(shares, input_workers, options)
         return cls(input_workers, strategy, shares, options=options)
 

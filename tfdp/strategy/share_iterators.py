@@ -18,7 +18,7 @@ from tfdp.data.counting import explained
 from tfdp.data.feed import AbstractFeed
 from tfdp.data.tally import HANDLE_SPEC, Clock, Tally
 from tfdp.replicas import Cut, FullCut, unequal_data
-from tfdp.strategy import input_batches
+from tfdp.strategy import input_batches, numbers_in_shapes
 from tfdp.strategy._tensorflow import (
     DistributedIterator,
     DistributedIteratorSpec,
@@ -202,7 +202,7 @@ class ShareIterator(DistributedIterator):
 
     def _regrouped(self, elements: Sequence[Any]) -> Any:
         extended = self._strategy.extended
-        given = [self._given(self._cut_of(element)) for element in elements]
+        given = [self._given(cut) for cut in self._cuts_of(elements)]
         if tf.executing_eagerly():
             given = list(map(_on, extended.worker_devices, given))
         return regroup(given, always_wrap=extended.in_cluster or len(elements) > 1)
@@ -233,10 +233,18 @@ class ShareIterator(DistributedIterator):
         """Raises unless the elements are the shares of one batch."""
         first = self._strategy.extended.first_rank
         with tf.device("CPU:0"):
-            places = [tf.identity(self._cut_of(element).place) for element in elements]
+            places = [tf.identity(cut.place) for cut in self._cuts_of(elements)]
             ranks = tf.stack([place[0] for place in places])
             right = tf.reduce_all(ranks == tf.range(first, first + len(places), dtype=tf.int64))
             return _asserted(right, [_BROKEN], right)
+
+    def _cuts_of(self, elements: Sequence[Any]) -> list[Cut]:
+        """Returns the elements of all devices as `Cut`s."""
+        cuts = []
+        for device, element in zip(self._strategy.extended.worker_devices, elements, strict=True):
+            with tf.device(device):
+                cuts.append(self._cut_of(element))
+        return cuts
 
     def _cut_of(self, element: Any) -> Cut:
         """Returns an element, or its spec, as a `Cut`."""
@@ -246,7 +254,9 @@ class ShareIterator(DistributedIterator):
             return FullCut(rows, input_batches.whole_place(rows))
         rows_spec = element_of(self._element_spec)[0]
         kind = FullCut if input_batches.are_even(rows_spec) else Cut
-        return kind(*element)
+        rows, *numbers = element
+        read = functools.partial(input_batches.of_each_replica, numbers_in_shapes.read)
+        return kind(rows, *tf.nest.map_structure(read, numbers))
 
 
 class ShareIteratorSpec(DistributedIteratorSpec):

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Sharded
+from tfdp.partition.rules import one_order
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.sizes import FixedCut
 from tfdp.partition.tensors import Tensor
@@ -147,7 +148,10 @@ def scatter(step: Step) -> Results:
         axis = indices.rank + cut.axis - 1
         begin, count = step.start(cut), step.entries(cut)
         rows = step.write.slice_axis(rows, updates.rank, axis, begin, count)
-    step.emit([handle.local, places, rows])
+    if cut is None:
+        one_order.emit(step, [handle.local, places, rows])
+    else:  # there is one copy of each part
+        step.emit([handle.local, places, rows])
     return []
 
 
@@ -192,7 +196,7 @@ def write(step: Step) -> Results:
         _check_has_copies(step, handles)
     others = [tensor for tensor in step.inputs if tensor not in handles]
     step.require_sums(others)
-    outputs = step.emit(
-        [tensor.local if tensor in handles else _written(step, tensor) for tensor in step.inputs]
-    )
-    return step.results(outputs, REPLICATED)
+    given = [
+        tensor.local if tensor in handles else _written(step, tensor) for tensor in step.inputs
+    ]
+    return step.results(one_order.emit(step, given), REPLICATED)

@@ -1,0 +1,56 @@
+"""Numbers that only shapes need are on a replica's host, where a GPU need not be asked for them."""
+
+import numpy as np
+import tensorflow as tf
+from partition.check import check, strategy
+
+from tfdp.partition.writing import HOST
+
+
+def flattened(x):
+    sizes = tf.shape(x)
+    number = tf.cast(tf.reduce_prod(tf.gather(sizes, [0, 1])), tf.int64)
+    return tf.reshape(x, [number * 2 // 2, -1])
+
+
+def devices_of(function, *batches):
+    partitioned = strategy(3).partitioned(function)
+    partitioned(*batches)
+    program = partitioned._latest.program
+    (main,) = (each for each in program.functions if each.signature.name == program.name)
+    return {node.name: node for node in main.node_def}
+
+
+def on_host(nodes):
+    return {node.op for node in nodes.values() if node.device == HOST and node.op != "Const"}
+
+
+def test_products_of_sizes_are_on_the_host():
+    x = np.random.default_rng(0).normal(size=(7, 3, 4)).astype("f")
+    check(flattened, x, whole=None)
+    nodes = devices_of(flattened, x)
+    assert {"Prod", "GatherV2", "Cast", "Mul", "FloorDiv"} <= on_host(nodes)
+    for node in nodes.values():
+        if node.device == HOST:  # and so is what is constant of what it takes
+            taken = [each.partition(":")[0] for each in node.input]
+            constants = [nodes[each] for each in taken if each in nodes]
+            assert all(each.device == HOST for each in constants if each.op == "Const")
+
+
+def test_what_is_no_size_stays_on_the_device():
+    def of_examples(x, labels):
+        return tf.reduce_prod(x), tf.reduce_prod(labels), tf.cast(tf.shape(x)[0], tf.float32)
+
+    x, labels = np.ones([7, 2], "f"), np.ones(7, "i4")
+    check(of_examples, x, labels)
+    assert not on_host(devices_of(of_examples, x, labels))
+
+
+def test_what_waits_for_a_device_stays_there():
+    def after(x):
+        with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(x > 0), [x])]):
+            return tf.reduce_prod(tf.shape(x))
+
+    x = np.ones([7, 2], "f")
+    check(after, x, whole=None)
+    assert "Prod" not in on_host(devices_of(after, x))

@@ -1,0 +1,126 @@
+"""What is arithmetic on sizes is computed on the host, which alone needs it.
+
+A GPU computes many of these few numbers in its own memory: products of sizes, and whatever is
+int64. An operation that then wants a shape has the host wait until the GPU has done all that it was
+given. Keras' own layers do so where a batch's length is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import tensorflow as tf
+
+from tfdp.partition._tensorflow import FunctionDef, NodeDef
+from tfdp.partition.source import outputs_of
+from tfdp.partition.tensors import MOST_ENTRIES
+from tfdp.partition.writing import HOST
+
+# What the host knows of any tensor.
+_SHAPES = {"Rank", "Shape", "ShapeN", "Size"}
+
+# Of int32 a GPU computes these in its own memory, too.
+_ON_GPU = {
+    "All",
+    "Any",
+    "BitwiseAnd",
+    "BitwiseOr",
+    "Cast",
+    "Cumprod",
+    "Cumsum",
+    "DynamicStitch",
+    "GatherNd",
+    "GatherV2",
+    "LogicalAnd",
+    "LogicalNot",
+    "LogicalOr",
+    "Prod",
+    "Select",
+    "SelectV2",
+}
+
+# Of int32 a GPU has the host's memory for these.
+_BESIDE_GPU = {
+    "Abs",
+    "AddV2",
+    "BroadcastArgs",
+    "BroadcastGradientArgs",
+    "ConcatOffset",
+    "ConcatV2",
+    "Equal",
+    "ExpandDims",
+    "FloorDiv",
+    "FloorMod",
+    "Greater",
+    "GreaterEqual",
+    "Identity",
+    "Less",
+    "LessEqual",
+    "Max",
+    "Maximum",
+    "Min",
+    "Minimum",
+    "Mul",
+    "Neg",
+    "NotEqual",
+    "Pack",
+    "Reshape",
+    "Slice",
+    "Squeeze",
+    "StridedSlice",
+    "Sub",
+    "Sum",
+    "Unpack",
+}
+
+
+def move(function: FunctionDef, sizes: Collection[str]) -> None:
+    """Puts operations of a function on the host.
+
+    Those that wait for other operations stay where they are: the host would wait, too.
+
+    Args:
+      function: The function.
+      sizes: The arguments that are sizes, by their names.
+    """
+    known = set(sizes)
+    constants = {}
+    moved: list[NodeDef] = []
+    for node in function.node_def:  # what an operation needs is written before it
+        if _is_small_constant(node):
+            constants[node.name] = node
+            known.add(node.name)
+        elif node.op in _SHAPES:
+            known.add(node.name)
+        elif _is_arithmetic(node, known):
+            known.add(node.name)
+            if node.op in _ON_GPU or any(dtype == tf.int64 for _, _, dtype in outputs_of(node)):
+                moved.append(node)
+    of_host: dict[str, NodeDef] = {}
+    for node in moved:
+        node.device = HOST
+        for index, each in enumerate(node.input):
+            name, colon, output = each.partition(":")
+            if name not in constants:
+                continue
+            if name not in of_host:
+                of_host[name] = NodeDef()
+                of_host[name].CopyFrom(constants[name])
+                of_host[name].name, of_host[name].device = f"{name}/on_host", HOST
+            node.input[index] = f"{of_host[name].name}{colon}{output}"
+    function.node_def.extend(of_host.values())
+
+
+def _is_arithmetic(node: NodeDef, known: Collection[str]) -> bool:
+    if node.device or node.op not in _ON_GPU | _BESIDE_GPU or not node.input:
+        return False
+    are_integers = all(dtype.is_integer or dtype.is_bool for _, _, dtype in outputs_of(node))
+    return are_integers and all(each.partition(":")[0] in known for each in node.input)
+
+
+def _is_small_constant(node: NodeDef) -> bool:
+    if node.op != "Const":
+        return False
+    dtype = tf.as_dtype(node.attr["dtype"].type)
+    shape = tf.TensorShape(node.attr["value"].tensor.tensor_shape)
+    return (dtype.is_integer or dtype.is_bool) and (shape.num_elements() or 0) <= MOST_ENTRIES
