@@ -1,0 +1,114 @@
+"""A function of one device that all devices of a `TPUStrategy` run together."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdp.replicas import one_device
+from tfdp.strategy.arguments import Arguments
+from tfdp.tpu.lowering import lowered
+from tfdp.tpu.programs import Facts, Program
+
+if TYPE_CHECKING:
+    from tfdp.tpu.strategy import TPUStrategy
+
+
+class Compiled:
+    """A function of one device that is compiled for all: once for each shape of its arguments.
+
+    Args:
+      strategy: The strategy.
+      function: The function.
+
+    Attributes:
+      python_function: The function.
+    """
+
+    def __init__(self, strategy: TPUStrategy, function: Callable[..., Any]) -> None:
+        self._strategy, self.python_function = strategy, function
+        self._programs: dict[Any, tuple[Program, Any]] = {}
+        self._latest: Program | None = None
+        functools.update_wrapper(self, function)
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        """Returns the method of an object, as a decorated function in a class is asked for."""
+        return self if owner is None else functools.partial(self.__call__, owner)
+
+    @tf.autograph.experimental.do_not_convert
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the function on the whole batch and returns tensors."""
+        if one_device.is_traced():
+            return self.python_function(*args, **kwargs)  # part of the program around it
+        return tf.nest.map_structure(on_host, self.run([(args, kwargs)]))
+
+    def run(self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]) -> Any:
+        """Runs calls one after the other, in one program, and returns what the last one does.
+
+        Args:
+          calls: The arguments of each, of the same shapes.
+
+        Returns:
+          The structure of its outputs, with arrays on the devices.
+        """
+        if not tf.executing_eagerly():
+            raise RuntimeError(
+                "A program of TPUs must be called eagerly, but was called while a graph is traced. "
+                "Call it outside of the `tf.function`; what is in it is compiled as a whole."
+            )
+        every = [_arguments(*call) for call in calls]
+        shapes = tuple(tuple(shape) for shape in every[0].shapes)
+        key = every[0].key, shapes, len(every)
+        if key not in self._programs:
+            self._programs[key] = self._made(every[0], len(every))
+        self._latest, structure = self._programs[key]
+        outputs = iter(self._latest([[parts[0] for parts in each.parts] for each in every]))
+        flat = [
+            next(outputs) if tf.is_tensor(leaf) else leaf
+            for leaf in tf.nest.flatten(structure, expand_composites=True)
+        ]
+        return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+
+    def explain(self) -> Facts | None:
+        """Returns what is known of the program of the latest call; None: it was not called yet."""
+        return None if self._latest is None else self._latest.facts
+
+    def experimental_get_tracing_count(self) -> int:
+        """Returns how often the function was traced, as a `tf.function` does."""
+        return len(self._programs)
+
+    def _made(self, arguments: Arguments, steps: int) -> tuple[Program, Any]:
+        if self._programs:
+            logging.getLogger("tfdp").warning(
+                "%s is compiled once more, for arguments of the shapes %s: XLA compiles for fixed "
+                "sizes. Batches of one size, as of `dataset.batch(size, drop_remainder=True)`, "
+                "need one program.",
+                getattr(self.python_function, "__name__", "A function"),
+                [tuple(shape) for shape in arguments.shapes],
+            )
+        function = arguments.function(self.python_function)
+        program = lowered(self._strategy, function, arguments.fixed())
+        return Program(program, self._strategy.extended.layouts, steps), program.structure
+
+
+def on_host(array: Any) -> Any:
+    """Returns an array on the devices as a tensor of TensorFlow; other values as they are."""
+    return tf.constant(np.asarray(array)) if hasattr(array, "addressable_shards") else array
+
+
+def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+    for leaf in tf.nest.flatten((args, kwargs)):
+        if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)) or (
+            tf.is_tensor(leaf) and leaf.dtype == tf.string
+        ):
+            raise TypeError(
+                "A program of TPUs must be given dense tensors of numbers, but received "
+                f"{tf.type_spec_from_value(leaf)}. Make it dense, or numbers, in the input "
+                "pipeline: `dataset.map(lambda x: x.to_tensor(shape=[None, 128]))`."
+            )
+    return Arguments(args, kwargs)
