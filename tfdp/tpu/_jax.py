@@ -34,7 +34,7 @@ __all__ = [
 
 def hlo_text(serialized: bytes) -> str:
     """Returns a serialized HLO module as text; each instruction tells its operation's name."""
-    return xla_client.XlaComputation(serialized).as_hlo_text()
+    return xla_client.XlaComputation(serialized).get_hlo_module().to_string()
 
 
 def stablehlo_text(serialized: bytes) -> str:

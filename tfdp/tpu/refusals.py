@@ -30,6 +30,16 @@ _HIDDEN_STATES = (
 )
 
 
+# Instructions of XLA that are in no program of TPUs, and why.
+_UNLIKE = {
+    "set-dimension-size": (
+        "how many elements it gives is known only when it runs, and XLA compiles for fixed sizes. "
+        "Keep the size fixed (weigh with 0 in place of a selection)."
+    ),
+    "rng": "each chip would draw by itself.",
+}
+
+
 def check_trace(source: tf.types.experimental.ConcreteFunction) -> None:
     """Checks that a traced program has no operation that no chip can run.
 
@@ -105,19 +115,13 @@ def check_lowered(text: str, graph: tf.Graph) -> None:
     Raises:
       PartitionError: It has. Names the operation and the user's line.
     """
-    for line in text.splitlines():
-        name = re.search(r'op_type="(\w+)" op_name="([^"]+)"', line)
-        kind, node = name.groups() if name else ("an operation", "")
-        if " set-dimension-size(" in line:
-            raise _refusal(
-                graph,
-                [node],
-                kind,
-                "how many elements it gives is known only when it runs, and XLA compiles for fixed "
-                f"sizes. Keep the size fixed (weigh with 0 in place of a selection). {_MOVE}",
-            )
-        if re.search(r" rng\(", line):
-            raise _refusal(graph, [node], kind, "each chip would draw by itself.")
+    for instruction, reason in _UNLIKE.items():
+        lines = [line for line in text.splitlines() if f" {instruction}(" in line]
+        if not lines:
+            continue
+        named = [re.search(r'op_type="(\w+)" op_name="([^"]+)"', line) for line in lines]
+        kind, node = next((found.groups() for found in named if found), ("an operation", ""))
+        raise _refusal(graph, [node], kind, f"{reason} {_MOVE}")
 
 
 def _refusal(graph: tf.Graph, names: list[str], kind: str, reason: str) -> PartitionError:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfdp import keras_adapter
 from tfdp.replicas import CompilesPrograms, one_device
 from tfdp.tpu._jax import jax
-from tfdp.tpu._tensorflow import OneDeviceExtended
+from tfdp.tpu._tensorflow import OneDeviceExtended, ResourceVariable
 from tfdp.tpu.compiled import Compiled
 from tfdp.tpu.layouts import Layouts
 from tfdp.tpu.programs import Facts
@@ -162,7 +162,16 @@ class _Extended(OneDeviceExtended, CompilesPrograms):
         ]
 
     def _create_variable(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> Any:
-        variable = super()._create_variable(next_creator, **kwargs)
+        if one_device.is_traced() and tf.executing_eagerly():
+            # The function that is traced would make it later, and assign to it in its graph.
+            given = {
+                name: value
+                for name, value in kwargs.items()
+                if value is not None and name != "use_resource"
+            }
+            variable: tf.Variable = ResourceVariable(**given)
+        else:
+            variable = super()._create_variable(next_creator, **kwargs)
         return adopt(variable, is_weight=kwargs.get("trainable") is not False)
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
