@@ -49,7 +49,9 @@ def test_to_read_a_value_leaves_it_on_the_devices(program):
         lambda v: v.assign(tf.ones([4, 3])),
         lambda v: v.assign_sub(v - 1.0),
         lambda v: v.scatter_nd_update([[i] for i in range(4)], tf.ones([4, 3])),
-        lambda v: v.load(np.ones([4, 3], np.float32)) if hasattr(v, "load") else v.assign(v * 0 + 1),
+        lambda v: (
+            v.load(np.ones([4, 3], np.float32)) if hasattr(v, "load") else v.assign(v * 0 + 1)
+        ),
         lambda v: tf.raw_ops.AssignVariableOp(resource=v.handle, value=tf.ones([4, 3])),
         lambda v: tf.function(lambda: v.assign(tf.ones([4, 3])))(),
     ],
