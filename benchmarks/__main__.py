@@ -19,6 +19,7 @@ from benchmarks.faults import add_faults
 from benchmarks.fit import add_fit
 from benchmarks.memory import add_memory
 from benchmarks.optimizers import add_optimizers
+from benchmarks.partitioners import add_partitioners
 from benchmarks.plan.command import add_plan
 from benchmarks.slow_links import add_slow_links
 from benchmarks.slow_ranks import add_slow_ranks
@@ -65,6 +66,7 @@ def build_parser() -> argparse.ArgumentParser:
         add_memory,
         add_fit,
         add_optimizers,
+        add_partitioners,
         add_plan,
         add_slow_links,
         add_slow_ranks,

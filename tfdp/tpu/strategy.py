@@ -152,6 +152,8 @@ class _Extended(OneDeviceExtended, CompilesPrograms):
     def __init__(self, container: TPUStrategy, layouts: Layouts) -> None:
         super().__init__(container, "/cpu:0")
         self.layouts = layouts
+        # TensorFlow says so of the inner part that a strategy is made with, which this replaces.
+        self._retrace_functions_for_each_device = False
 
     def program(self, function: Callable[..., Any]) -> Compiled:
         return self._container_strategy().partitioned(function)
