@@ -61,18 +61,36 @@ class Compiled:
                 "A program of TPUs must be called eagerly, but was called while a graph is traced. "
                 "Call it outside of the `tf.function`; what is in it is compiled as a whole."
             )
+        self._strategy.extended.layouts.check_there()
         every = [_arguments(*call) for call in calls]
-        shapes = tuple(tuple(shape) for shape in every[0].shapes)
-        key = every[0].key, shapes, len(every)
-        if key not in self._programs:
-            self._programs[key] = self._made(every[0], len(every))
-        self._latest, structure = self._programs[key]
+        self._latest, structure = self._program(every[0], len(every))
         outputs = iter(self._latest([[parts[0] for parts in each.parts] for each in every]))
         flat = [
             next(outputs) if tf.is_tensor(leaf) else leaf
             for leaf in tf.nest.flatten(structure, expand_composites=True)
         ]
         return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+
+    @tf.autograph.experimental.do_not_convert
+    def ahead(self, *args: Any, **kwargs: Any) -> Facts:
+        """Compiles the function without running it, and returns what that has shown.
+
+        Args:
+          *args: The arguments of a call, with `tf.TensorSpec` in place of tensors, or tensors.
+          **kwargs: Those by name.
+
+        Raises:
+          ValueError: A size is not known.
+          MemoryError: It does not fit into a device's memory.
+        """
+        return self.run_ahead([(args, kwargs)])
+
+    def run_ahead(self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]) -> Facts:
+        """Compiles what `run` would run, and returns what that has shown."""
+        with tf.Graph().as_default():  # whose placeholders have shapes, and no values
+            arguments = _arguments(*tf.nest.map_structure(_placeholder, tuple(calls[0])))
+        self._latest, _ = self._program(arguments, len(calls))
+        return self._latest.facts
 
     def explain(self) -> Facts | None:
         """Returns what is known of the program of the latest call; None: it was not called yet."""
@@ -81,6 +99,13 @@ class Compiled:
     def experimental_get_tracing_count(self) -> int:
         """Returns how often the function was traced, as a `tf.function` does."""
         return len(self._programs)
+
+    def _program(self, arguments: Arguments, steps: int) -> tuple[Program, Any]:
+        """Returns the program for arguments of such shapes, and the structure of its outputs."""
+        key = arguments.key, tuple(tuple(shape) for shape in arguments.shapes), steps
+        if key not in self._programs:
+            self._programs[key] = self._made(arguments, steps)
+        return self._programs[key]
 
     def _made(self, arguments: Arguments, steps: int) -> tuple[Program, Any]:
         if self._programs:
@@ -103,12 +128,29 @@ def on_host(array: Any) -> Any:
 
 def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
     for leaf in tf.nest.flatten((args, kwargs)):
-        if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)) or (
-            tf.is_tensor(leaf) and leaf.dtype == tf.string
+        is_spec = isinstance(leaf, tf.TypeSpec)  # of what is not dense
+        if (
+            is_spec
+            or isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor))
+            or (tf.is_tensor(leaf) and leaf.dtype == tf.string)
         ):
             raise TypeError(
                 "A program of TPUs must be given dense tensors of numbers, but received "
-                f"{tf.type_spec_from_value(leaf)}. Make it dense, or numbers, in the input "
+                f"{leaf if is_spec else tf.type_spec_from_value(leaf)}. Make it dense, or numbers, in the input "
                 "pipeline: `dataset.map(lambda x: x.to_tensor(shape=[None, 128]))`."
             )
     return Arguments(args, kwargs)
+
+
+def _placeholder(leaf: Any) -> Any:
+    """Returns a tensor without a value in place of a tensor, an array or a specification."""
+    if tf.is_tensor(leaf) or isinstance(leaf, (np.ndarray, np.generic)):
+        leaf = tf.TensorSpec(leaf.shape, leaf.dtype)
+    if not isinstance(leaf, tf.TensorSpec):
+        return leaf
+    if not leaf.shape.is_fully_defined():
+        raise ValueError(
+            f"A program of TPUs must be compiled for known sizes, but received {leaf}. Give all of "
+            "them; `dataset.batch(size, drop_remainder=True)` has them in its `element_spec`."
+        )
+    return tf.compat.v1.placeholder(leaf.dtype, leaf.shape)

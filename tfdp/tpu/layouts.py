@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from tfdp.tpu._jax import are_described
 from tfdp.tpu.variables import DeviceVariable
 
 # A variable of fewer elements stays whole: to gather it would take longer than it saves.
@@ -27,11 +28,13 @@ class Layouts:
     Attributes:
       platform: The kind of the devices, as JAX names it: "tpu" or "cpu".
       replicated: The layout of what is whole on each device.
+      are_there: Whether the devices are there; else programs are compiled for them, and not run.
     """
 
     def __init__(self, devices: Sequence[Any], shard: str | None = None) -> None:
         self._mesh, self.shard = Mesh(np.array(devices), (_AXIS,)), shard
         self.platform = devices[0].platform
+        self.are_there = not are_described(devices)
         self.replicated = NamedSharding(self._mesh, PartitionSpec())
 
     def __str__(self) -> str:
@@ -41,6 +44,20 @@ class Layouts:
     def num_devices(self) -> int:
         """The number of devices."""
         return int(self._mesh.devices.size)
+
+    def check_there(self) -> None:
+        """Checks that the devices are there.
+
+        Raises:
+          RuntimeError: They are described only.
+        """
+        if not self.are_there:
+            raise RuntimeError(
+                f"A program must have devices that are there to run, but the strategy's, {self}, "
+                "are described by the name of a topology. Ask `strategy.compile_ahead(model, "
+                "batch)` what it would be; to run it, make `tfdp.TPUStrategy()` on a host with "
+                "TPUs."
+            )
 
     def padded(self, shape: tuple[int, ...]) -> int:
         """Returns the rows that an argument is given, to be cut evenly; those added are dropped.
