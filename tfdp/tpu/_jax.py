@@ -13,6 +13,7 @@ try:
 
     # The class of the client of devices that are described only; no public name tells them.
     from jax._src.lib import _jax as jaxlib_classes
+
     # Turns a serialized HLO module, TensorFlow's, into the text of a StableHLO module; public
     # functions of JAX make modules of Python functions alone.
     from jax._src.lib import xla_client

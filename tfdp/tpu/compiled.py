@@ -12,8 +12,9 @@ import tensorflow as tf
 
 from tfdp.replicas import one_device
 from tfdp.strategy.arguments import Arguments
+from tfdp.tpu.facts import Facts
 from tfdp.tpu.lowering import lowered
-from tfdp.tpu.programs import Facts, Program
+from tfdp.tpu.programs import Program
 
 if TYPE_CHECKING:
     from tfdp.tpu.strategy import TPUStrategy
@@ -128,16 +129,14 @@ def on_host(array: Any) -> Any:
 
 def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
     for leaf in tf.nest.flatten((args, kwargs)):
-        is_spec = isinstance(leaf, tf.TypeSpec)  # of what is not dense
-        if (
-            is_spec
-            or isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor))
-            or (tf.is_tensor(leaf) and leaf.dtype == tf.string)
+        if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor, tf.TypeSpec)) or (
+            tf.is_tensor(leaf) and leaf.dtype == tf.string
         ):
+            spec = leaf if isinstance(leaf, tf.TypeSpec) else tf.type_spec_from_value(leaf)
             raise TypeError(
                 "A program of TPUs must be given dense tensors of numbers, but received "
-                f"{leaf if is_spec else tf.type_spec_from_value(leaf)}. Make it dense, or numbers, in the input "
-                "pipeline: `dataset.map(lambda x: x.to_tensor(shape=[None, 128]))`."
+                f"{spec}. Make it dense, or numbers, in the input pipeline: "
+                "`dataset.map(lambda x: x.to_tensor(shape=[None, 128]))`."
             )
     return Arguments(args, kwargs)
 

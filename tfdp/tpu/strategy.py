@@ -15,8 +15,8 @@ from tfdp.replicas import CompilesPrograms, one_device
 from tfdp.tpu._jax import described, jax
 from tfdp.tpu._tensorflow import OneDeviceExtended, ResourceVariable
 from tfdp.tpu.compiled import Compiled
+from tfdp.tpu.facts import Facts
 from tfdp.tpu.layouts import Layouts
-from tfdp.tpu.programs import Facts
 from tfdp.tpu.variables import adopt
 
 _SHARDS = ("optimizer", "parameters")
