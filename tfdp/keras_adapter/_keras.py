@@ -43,6 +43,9 @@ GLOBAL_SEED_GENERATOR = "global_seed_generator"
 # All layers inside a layer, after the layer itself; `model.layers` lists the outermost only.
 flatten_layers = method(Layer, "_flatten_layers")
 
+# The function that builds a model, its losses, metrics and optimizer of a batch's shapes.
+build_of_shapes = method(TensorFlowTrainer, "_maybe_symbolic_build")
+
 # What a layer itself holds: the public lists hold inner layers' as well.
 own_state = Attribute(Layer, "_non_trainable_variables")
 
