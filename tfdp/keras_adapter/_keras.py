@@ -7,6 +7,9 @@ import keras
 
 # The variable class: `keras.Variable` is the same object, but its module is needed for the backend.
 from keras.src.backend.common import global_state
+
+# Tells a graph that Keras builds to learn shapes alone, and never runs.
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.common.variables import Variable as KerasVariable
 from keras.src.backend.tensorflow import nn
 from keras.src.backend.tensorflow.core import Variable
@@ -110,6 +113,7 @@ __all__ = [
     "epoch_of_backup",
     "flatten_layers",
     "global_state",
+    "in_stateless_scope",
     "io_utils",
     "key_of_variable",
     "legacy_h5_format",

@@ -99,7 +99,8 @@ class Program:
             state = dict(zip(self._written, written, strict=True))
             state |= dict(zip(self._kept, kept, strict=True))
             own = [self._own(each, like) for each, like in zip(batch, arguments, strict=True)]
-            found = _call(lowered, [*own, *(state[index] for index in range(len(captured)))])
+            whole = [self._gathered(index, state[index]) for index in range(len(captured))]
+            found = _call(lowered, [*own, *whole])
             news = [found[lowered.updates[index]] for index in self._written]
             return news, found[:num_outputs]
 
@@ -167,6 +168,17 @@ class Program:
         return jax.lax.with_sharding_constraint(
             jax.numpy.concatenate(runs), self._layouts.of_argument(like.shape)
         )
+
+    def _gathered(self, index: int, value: Any) -> Any:
+        """Returns a weight whole, as the program computes with it; other values as they are.
+
+        XLA would else cut what is computed of a batch along other axes as well. Where these were
+        an image's, gradients of a convolution came out wrong (jaxlib 0.10.2).
+        """
+        variable = self._variables[index]
+        if variable is None or not variable.is_weight:
+            return value
+        return jax.lax.with_sharding_constraint(value, self._layouts.replicated)
 
     def _sharding(self, index: int) -> NamedSharding:
         variable = self._variables[index]

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 import tensorflow as tf
 
+from tfdp.keras_adapter._keras import in_stateless_scope
 from tfdp.replicas import one_device
 from tfdp.tpu._tensorflow import ResourceVariable
 from tfdp.tpu.arrays import fetched, of_first
@@ -37,7 +38,7 @@ class DeviceVariable(ResourceVariable):
     _is_home = True  # whether the host has the value
     _was_taken = False  # whether the devices have had the value before
     _is_read = False  # while it is read on the host
-    _is_captured = False  # whether a graph of others may read or write it at any time
+    _captured_by: Any = None  # graphs of others, each of which may read or write it at any time
 
     @property
     def handle(self) -> tf.Tensor:
@@ -46,7 +47,9 @@ class DeviceVariable(ResourceVariable):
         if not tf.executing_eagerly():
             if one_device.is_traced():
                 return handle  # of a program that takes the value itself
-            self._is_captured = True
+            if not in_stateless_scope():  # else the graph is never run
+                self._captured_by = self._captured_by or weakref.WeakSet()
+                self._captured_by.add(tf.compat.v1.get_default_graph())
         self._come_home()
         if not self._is_read:
             self._array = None
@@ -81,7 +84,7 @@ class DeviceVariable(ResourceVariable):
     def left(self, array: Any) -> None:
         """Takes an array on the devices for the new value."""
         self._array, self._is_home = array, False
-        if self._is_captured:
+        if self._captured_by:
             self._come_home()
             self._array = None
 
