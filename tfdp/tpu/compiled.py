@@ -5,18 +5,30 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from tfdp.replicas import one_device
 from tfdp.strategy.arguments import Arguments
+from tfdp.tpu.arrays import check_alike, fetched
 from tfdp.tpu.lowering import lowered
 from tfdp.tpu.programs import Facts, Program
 
 if TYPE_CHECKING:
     from tfdp.tpu.strategy import TPUStrategy
+
+
+class OwnRows(NamedTuple):
+    """The rows of a batch that this process has, by the rule of `tfdp.shares`.
+
+    Attributes:
+      data: A nest of tensors.
+      size: The number of rows of the whole batch.
+    """
+
+    data: Any
+    size: int
 
 
 class Compiled:
@@ -61,13 +73,18 @@ class Compiled:
                 "A program of TPUs must be called eagerly, but was called while a graph is traced. "
                 "Call it outside of the `tf.function`; what is in it is compiled as a whole."
             )
-        every = [_arguments(*call) for call in calls]
-        shapes = tuple(tuple(shape) for shape in every[0].shapes)
-        key = every[0].key, shapes, len(every)
+        rows = [_rows_of(*call) for call in calls]
+        every = [_arguments(*own) for _, own in rows]
+        of_whole, _ = rows[0]
+        specs = [_of_whole(spec, of_whole) for spec in every[0].fixed()]
+        key = every[0].key, tuple(specs), len(every), of_whole is not None
         if key not in self._programs:
-            self._programs[key] = self._made(every[0], len(every))
+            self._programs[key] = self._made(every[0], specs, len(every), of_whole is not None)
         self._latest, structure = self._programs[key]
-        outputs = iter(self._latest([[parts[0] for parts in each.parts] for each in every]))
+        given = [[parts[0] for parts in each.parts] for each in every]
+        if of_whole is None:
+            check_alike([tensor for each in given for tensor in each])
+        outputs = iter(self._latest(given))
         flat = [
             next(outputs) if tf.is_tensor(leaf) else leaf
             for leaf in tf.nest.flatten(structure, expand_composites=True)
@@ -82,23 +99,26 @@ class Compiled:
         """Returns how often the function was traced, as a `tf.function` does."""
         return len(self._programs)
 
-    def _made(self, arguments: Arguments, steps: int) -> tuple[Program, Any]:
+    def _made(
+        self, arguments: Arguments, specs: Sequence[tf.TensorSpec], steps: int, in_parts: bool
+    ) -> tuple[Program, Any]:
         if self._programs:
             logging.getLogger("tfdp").warning(
                 "%s is compiled once more, for arguments of the shapes %s: XLA compiles for fixed "
                 "sizes. Batches of one size, as of `dataset.batch(size, drop_remainder=True)`, "
                 "need one program.",
                 getattr(self.python_function, "__name__", "A function"),
-                [tuple(shape) for shape in arguments.shapes],
+                [tuple(spec.shape) for spec in specs],
             )
         function = arguments.function(self.python_function)
-        program = lowered(self._strategy, function, arguments.fixed())
-        return Program(program, self._strategy.extended.layouts, steps), program.structure
+        program = lowered(self._strategy, function, specs)
+        layouts = self._strategy.extended.layouts
+        return Program(program, layouts, steps, in_parts), program.structure
 
 
 def on_host(array: Any) -> Any:
     """Returns an array on the devices as a tensor of TensorFlow; other values as they are."""
-    return tf.constant(np.asarray(array)) if hasattr(array, "addressable_shards") else array
+    return tf.constant(fetched(array)) if hasattr(array, "addressable_shards") else array
 
 
 def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
@@ -112,3 +132,17 @@ def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
                 "pipeline: `dataset.map(lambda x: x.to_tensor(shape=[None, 128]))`."
             )
     return Arguments(args, kwargs)
+
+
+def _rows_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Returns the whole batch's length, None if the arguments are whole, and the arguments."""
+    if args and isinstance(args[0], OwnRows):
+        return args[0].size, ((args[0].data,), kwargs)
+    return None, (args, kwargs)
+
+
+def _of_whole(spec: tf.TensorSpec, size: int | None) -> tf.TensorSpec:
+    """Returns the specification of a whole argument; this process may have some rows of it."""
+    if size is None or not spec.shape.rank:
+        return spec
+    return tf.TensorSpec([size, *spec.shape[1:]], spec.dtype)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from tfdp.shares import largest_share, share_sizes
 from tfdp.tpu.variables import DeviceVariable
 
 # A variable of fewer elements stays whole: to gather it would take longer than it saves.
@@ -26,12 +26,15 @@ class Layouts:
 
     Attributes:
       platform: The kind of the devices, as JAX names it: "tpu" or "cpu".
+      num_processes: The number of the processes whose devices they are.
       replicated: The layout of what is whole on each device.
     """
 
     def __init__(self, devices: Sequence[Any], shard: str | None = None) -> None:
-        self._mesh, self.shard = Mesh(np.array(devices), (_AXIS,)), shard
+        in_order = sorted(devices, key=lambda device: (device.process_index, device.id))
+        self._mesh, self.shard = Mesh(np.array(in_order), (_AXIS,)), shard
         self.platform = devices[0].platform
+        self.num_processes = len({device.process_index for device in devices})
         self.replicated = NamedSharding(self._mesh, PartitionSpec())
 
     def __str__(self) -> str:
@@ -42,22 +45,45 @@ class Layouts:
         """The number of devices."""
         return int(self._mesh.devices.size)
 
-    def padded(self, shape: tuple[int, ...]) -> int:
+    def padded(self, shape: tuple[int, ...], in_parts: bool = False) -> int:
         """Returns the rows that an argument is given, to be cut evenly; those added are dropped.
 
         A program takes its own rows of it first: what it computes is the batch's alone.
+
+        Args:
+          shape: The argument's shape.
+          in_parts: Whether each process has its own rows, by the rule of `tfdp.shares`.
         """
         rows = shape[0]
+        if in_parts:
+            own = largest_share(rows, self.num_processes)
+            return self.num_processes * (own + -own % (self.num_devices // self.num_processes))
         return rows if rows < self.num_devices else rows + -rows % self.num_devices
 
-    def of_argument(self, shape: tuple[int, ...], of_steps: bool = False) -> NamedSharding:
+    def rows(self, shape: tuple[int, ...], in_parts: bool = False) -> list[tuple[int, int]]:
+        """Returns where in what is given an argument's rows are: the bounds of each run.
+
+        >>> import jax
+        >>> Layouts(jax.devices()[:4]).rows((30, 2))
+        [(0, 30)]
+        """
+        if not in_parts:
+            return [(0, shape[0])]
+        each = self.padded(shape, in_parts) // self.num_processes
+        sizes = share_sizes(shape[0], self.num_processes)
+        return [(each * rank, each * rank + size) for rank, size in enumerate(sizes) if size]
+
+    def of_argument(
+        self, shape: tuple[int, ...], of_steps: bool = False, in_parts: bool = False
+    ) -> NamedSharding:
         """Returns the layout of an argument: its rows cut, if there is one for each device.
 
         Args:
           shape: The argument's shape.
           of_steps: Whether an axis of steps comes before its own.
+          in_parts: Whether each process has its own rows: then they are cut in any case.
         """
-        if not shape or shape[0] < self.num_devices:
+        if not shape or (shape[0] < self.num_devices and not in_parts):
             return self.replicated
         return NamedSharding(self._mesh, PartitionSpec(*[None] * of_steps, _AXIS))
 
@@ -72,10 +98,3 @@ class Layouts:
             if size % self.num_devices == 0:
                 return NamedSharding(self._mesh, PartitionSpec(*[None] * axis, _AXIS))
         return self.replicated
-
-    def placed(self, value: np.ndarray, sharding: NamedSharding) -> Any:
-        """Returns an array on the devices, of a value that every process has whole."""
-        with jax.enable_x64(True):
-            if jax.process_count() == 1:
-                return jax.device_put(value, sharding)
-            return jax.make_array_from_callback(value.shape, sharding, value.__getitem__)

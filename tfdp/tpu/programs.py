@@ -20,6 +20,7 @@ from tfdp.tpu._jax import (
     merge_mlir_modules,
     register_lowering,
 )
+from tfdp.tpu.arrays import placed, placed_in_parts
 from tfdp.tpu.layouts import Layouts
 from tfdp.tpu.lowering import Lowered, main_of
 from tfdp.tpu.variables import DeviceVariable, variable_of
@@ -60,17 +61,21 @@ class Program:
       layouts: How arrays lie on the devices.
       steps: How many times it runs in one call, each time on a batch of its own. With several,
         the outputs are the last time's.
+      in_parts: Whether each process gives its own rows of each argument, and not all of them.
 
     Attributes:
       facts: What compiling it has shown.
     """
 
-    def __init__(self, lowered: Lowered, layouts: Layouts, steps: int = 1) -> None:
-        self._lowered, self._layouts, self._steps = lowered, layouts, steps
-        variables = [variable_of(tensor) for tensor in lowered.captured]
+    def __init__(
+        self, lowered: Lowered, layouts: Layouts, steps: int = 1, in_parts: bool = False
+    ) -> None:
+        self._lowered, self._layouts = lowered, layouts
+        self._steps, self._in_parts = steps, in_parts
+        self._variables = [variable_of(tensor) for tensor in lowered.captured]
         self._written = list(lowered.updates)
-        self._kept = [index for index in range(len(variables)) if index not in lowered.updates]
-        self._variables = variables
+        every = range(len(self._variables))
+        self._kept = [index for index in every if index not in lowered.updates]
         self._compiled, self.facts = self._compile()
 
     def __call__(self, batches: Sequence[Sequence[tf.Tensor]]) -> list[Any]:
@@ -94,24 +99,29 @@ class Program:
 
     def _taken(self, index: int) -> Any:
         if self._variables[index] is None:
-            return self._layouts.placed(
-                self._lowered.captured[index].numpy(), self._layouts.replicated
-            )
+            return placed(self._lowered.captured[index].numpy(), self._layouts.replicated)
         variable = self._variable(index)
         sharding = self._layouts.of_variable(variable)
-        return variable.taken(lambda value: self._layouts.placed(value.copy(), sharding))
+        return variable.taken(lambda value: placed(value, sharding))
 
     def _placed(self, index: int, tensors: Sequence[tf.Tensor]) -> Any:
         values = [np.asarray(tensor) for tensor in tensors]
         value = values[0] if self._steps == 1 else np.stack(values)
-        shape = self._lowered.parameters[index].shape
-        axis = int(self._steps != 1)
-        missing = self._layouts.padded(shape) - value.shape[axis] if shape else 0
-        if missing:
+        like = self._lowered.parameters[index]
+        shape, axis = self._given(like).shape, int(self._steps != 1)
+        sharding = self._sharding_of_argument(like)
+        if like.shape:
+            rows = shape[axis] // (self._layouts.num_processes if self._in_parts else 1)
             widths = [(0, 0)] * value.ndim
-            widths[axis] = (0, missing)
-            value = np.pad(value, widths, mode="edge")
-        return self._layouts.placed(value, self._layouts.of_argument(shape, self._steps != 1))
+            widths[axis] = (0, rows - value.shape[axis])
+            if any(widths[axis]):
+                value = np.pad(value, widths, mode="edge")
+            if self._in_parts:
+                return placed_in_parts(value, sharding, shape)
+        return placed(value, sharding)
+
+    def _sharding_of_argument(self, like: jax.ShapeDtypeStruct) -> NamedSharding:
+        return self._layouts.of_argument(like.shape, self._steps != 1, self._in_parts)
 
     def _compile(self) -> tuple[Any, Facts]:
         lowered, layouts = self._lowered, self._layouts
@@ -122,10 +132,7 @@ class Program:
         def once(written: Sequence[Any], kept: Sequence[Any], batch: Sequence[Any]) -> Any:
             state = dict(zip(self._written, written, strict=True))
             state |= dict(zip(self._kept, kept, strict=True))
-            own = [
-                jax.lax.slice_in_dim(each, 0, like.shape[0]) if like.shape else each
-                for each, like in zip(batch, arguments, strict=True)
-            ]
+            own = [self._own(each, like) for each, like in zip(batch, arguments, strict=True)]
             found = _call(lowered, [*own, *(state[index] for index in range(len(captured)))])
             news = [found[lowered.updates[index]] for index in self._written]
             return news, found[:num_outputs]
@@ -141,12 +148,12 @@ class Program:
         shardings = (
             [states[index] for index in self._written],
             [states[index] for index in self._kept],
-            [layouts.of_argument(each.shape, repeated) for each in arguments],
+            list(map(self._sharding_of_argument, arguments)),
         )
         shapes = (
             [captured[index] for index in self._written],
             [captured[index] for index in self._kept],
-            [self._given(each) for each in arguments],
+            list(map(self._given, arguments)),
         )
         compiling = jax.jit(
             program,
@@ -165,9 +172,22 @@ class Program:
 
     def _given(self, like: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         """Returns the shape of an argument as it is given: padded, and of all steps."""
-        shape = like.shape and (self._layouts.padded(like.shape), *like.shape[1:])
+        shape = like.shape and (
+            self._layouts.padded(like.shape, self._in_parts),
+            *like.shape[1:],
+        )
         steps = () if self._steps == 1 else (self._steps,)
         return jax.ShapeDtypeStruct((*steps, *shape), like.dtype)
+
+    def _own(self, given: Any, like: jax.ShapeDtypeStruct) -> Any:
+        """Returns an argument's own rows of what is given."""
+        if not like.shape:
+            return given
+        runs = [
+            jax.lax.slice_in_dim(given, start, end)
+            for start, end in self._layouts.rows(like.shape, self._in_parts)
+        ]
+        return runs[0] if len(runs) == 1 else jax.numpy.concatenate(runs)
 
     def _sharding(self, index: int) -> NamedSharding:
         variable = self._variables[index]

@@ -11,10 +11,13 @@ import keras
 import tensorflow as tf
 
 from tfdp import keras_adapter
+from tfdp.data.feed import AbstractFeed
 from tfdp.replicas import CompilesPrograms, one_device
 from tfdp.tpu._jax import jax
 from tfdp.tpu._tensorflow import OneDeviceExtended, ResourceVariable
+from tfdp.tpu.arrays import seed_alike
 from tfdp.tpu.compiled import Compiled
+from tfdp.tpu.inputs import OwnRowsDataset
 from tfdp.tpu.layouts import Layouts
 from tfdp.tpu.programs import Facts
 from tfdp.tpu.variables import adopt
@@ -34,8 +37,10 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
     refused by name before anything runs: strings, Python callbacks such as `tf.numpy_function`,
     lookup tables, sizes that only a run decides, and `run_eagerly`.
 
-    On several hosts every process runs the same script, after `jax.distributed.initialize()`, and
-    gives whole batches; each sends its own chips their rows.
+    On several hosts every process runs the same script, after `jax.distributed.initialize()`. Of a
+    `tfdp.data.pipeline` each process reads the rows of its own chips; of other data each gives
+    whole batches, which are compared, and sends its own chips their rows. Variables have the first
+    process' initial values. What callbacks write into them, each process must write alike.
 
     Args:
       devices: JAX's devices, such as `jax.devices()[:4]`. None: all of them.
@@ -70,6 +75,7 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
                 'or use shard="optimizer".'
             )
         super().__init__("/cpu:0")
+        seed_alike()
         self._extended = _Extended(self, Layouts(devices, shard))
         keras_adapter.install(self)
 
@@ -177,6 +183,8 @@ class _Extended(OneDeviceExtended, CompilesPrograms):
         return adopt(variable, is_weight=kwargs.get("trainable") is not False)
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
+        if self.layouts.num_processes > 1 and isinstance(dataset, AbstractFeed):
+            return OwnRowsDataset(dataset)
         return dataset  # batches are cut where they are sent
 
     def colocate_vars_with(self, colocate_with_variable: Any) -> Any:

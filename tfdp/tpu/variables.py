@@ -12,11 +12,13 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
 import numpy as np
 import tensorflow as tf
 
 from tfdp.replicas import one_device
 from tfdp.tpu._tensorflow import ResourceVariable
+from tfdp.tpu.arrays import fetched, of_first
 
 # The name under which a handle knows its variable: a traced program captures handles.
 _VARIABLE = "_tfdp_device_variable"
@@ -33,6 +35,7 @@ class DeviceVariable(ResourceVariable):
     is_weight = True
     _array: Any = None  # the value on the devices; None: they have none
     _is_home = True  # whether the host has the value
+    _was_taken = False  # whether the devices have had the value before
     _is_read = False  # while it is read on the host
     _is_captured = False  # whether a graph of others may read or write it at any time
 
@@ -66,7 +69,13 @@ class DeviceVariable(ResourceVariable):
           place: Makes an array on the devices of one on the host.
         """
         if self._array is None:
-            self._array = place(self._read_on_host().numpy())
+            # A copy: a program writes in place, and a device's array may be the host's.
+            value = np.array(self._read_on_host().numpy())
+            if not self._was_taken:
+                # Each process has made its own; later each writes what the others do.
+                value, self._was_taken = of_first(value), True
+                self._is_home = jax.process_count() == 1
+            self._array = place(value)
         return self._array
 
     def left(self, array: Any) -> None:
@@ -79,7 +88,7 @@ class DeviceVariable(ResourceVariable):
     def _come_home(self) -> None:
         if self._is_home:
             return
-        value = np.asarray(self._array)
+        value = fetched(self._array)
         with tf.init_scope(), tf.device(self._handle.device):
             tf.raw_ops.AssignVariableOp(resource=self._handle, value=value)
         self._is_home = True

@@ -100,4 +100,4 @@ def _in_runs(batches: Sequence[Any]) -> Iterator[list[Any]]:
 
 
 def _shapes(batch: Any) -> list[Any]:
-    return [getattr(leaf, "shape", None) for leaf in tf.nest.flatten(batch)]
+    return [getattr(leaf, "shape", leaf) for leaf in tf.nest.flatten(batch)]
