@@ -23,6 +23,9 @@ from tfdp.tpu.arrays import fetched, of_first
 # The name under which a handle knows its variable: a traced program captures handles.
 _VARIABLE = "_tfdp_device_variable"
 
+# How the names of graphs begin in which Keras calls layers with symbols, as it builds a model.
+_FOR_SHAPES = "scratch_graph"
+
 
 class DeviceVariable(ResourceVariable):
     """A variable of TensorFlow on the host, whose value may be on the devices instead.
@@ -46,6 +49,8 @@ class DeviceVariable(ResourceVariable):
         if not tf.executing_eagerly():
             if one_device.is_traced():
                 return handle  # of a program that takes the value itself
+            if _is_for_shapes(tf.compat.v1.get_default_graph()):
+                return handle
             self._is_captured = True
         self._come_home()
         if not self._is_read:
@@ -104,6 +109,15 @@ class DeviceVariable(ResourceVariable):
             yield
         finally:
             self._is_read = before
+
+
+def _is_for_shapes(graph: tf.Graph | None) -> bool:
+    """Whether a graph is one that Keras learns shapes from, or within one: it never runs."""
+    while graph is not None:
+        if getattr(graph, "name", "").startswith(_FOR_SHAPES):
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
 
 
 def adopt(variable: tf.Variable, is_weight: bool) -> tf.Variable:
