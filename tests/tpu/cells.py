@@ -245,7 +245,8 @@ def exported(strategy):
     with tempfile.TemporaryDirectory() as folder:
         model, history = fitted(strategy, "adam")
         model.export(folder, verbose=False)
-        served = tf.saved_model.load(folder).serve(X[:4])
+        loaded = tf.saved_model.load(folder)  # whose functions need its variables
+        served = loaded.serve(X[:4])
     return model, history, served, model.predict(X[:4], verbose=0)
 
 
