@@ -61,6 +61,8 @@ def _steps(program: Any, strategy: tf.distribute.Strategy) -> Any:
     """Trains on the batches of a program that leaves the training to `tfdp.verify`."""
     with strategy.scope():
         model = program.run()
+        # Else one device builds it in a first trace, and runs a second one, which draws otherwise.
+        model.optimizer.build(model.trainable_variables)
     once = {"epochs": 1, "shuffle": False, "verbose": 0}
     return model, [model.fit(*batch, batch_size=len(batch[0]), **once) for batch in program.batches]
 
