@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, str] = {
     "demo": "tfdp demo --output {folder}/demo.png",
     "doctor": "tfdp run -n 2 -- tfdp doctor",
     "equivalence": "python -m benchmarks equivalence",
+    "partitioners": "python -m benchmarks partitioners --results {folder}/partitioners.jsonl",
     "compression": "python -m benchmarks compression",
     "compression-cost": "python -m benchmarks compression-cost",
     "synchronization": "python -m benchmarks synchronization",

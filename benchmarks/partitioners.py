@@ -108,7 +108,8 @@ def _measured(names: Sequence[str]) -> Iterator[dict[str, Any]]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         for line in child.stdout:
-            yield json.loads(line)
+            if line.startswith("{"):  # programs print as they like
+                yield json.loads(line)
 
 
 def table(found: Sequence[dict[str, Any]]) -> Iterator[str]:

@@ -12,7 +12,7 @@ import importlib
 import pathlib
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -27,7 +27,9 @@ _SEED = 7
 
 def programs() -> dict[str, Callable[[tf.distribute.Strategy], Any]]:
     """Returns every program by its name: a function of a strategy, of what it makes."""
-    made = {title: functools.partial(_case, run) for title, run in CASES.items()}
+    made: dict[str, Callable[[tf.distribute.Strategy], Any]] = {
+        title: functools.partial(_case, run) for title, run in CASES.items()
+    }
     for name, program in _foreign().items():
         batches = program.batches
         made[name] = program.run if batches is None else functools.partial(_steps, program)
@@ -59,6 +61,8 @@ def _steps(program: Any, strategy: tf.distribute.Strategy) -> Any:
     """Trains on the batches of a program that leaves the training to `tfdp.verify`."""
     with strategy.scope():
         model = program.run()
+        # Else one device builds it in a first trace, and runs a second one, which draws otherwise.
+        model.optimizer.build(model.trainable_variables)
     once = {"epochs": 1, "shuffle": False, "verbose": 0}
     return model, [model.fit(*batch, batch_size=len(batch[0]), **once) for batch in program.batches]
 
@@ -214,7 +218,7 @@ def difference(actual: Any, expected: Any) -> float:
     return _of_arrays([np.asarray(actual)], [np.asarray(expected)])
 
 
-def _of_arrays(actual: list[np.ndarray], expected: list[np.ndarray]) -> float:
+def _of_arrays(actual: Sequence[Any], expected: Sequence[Any]) -> float:
     apart, largest = 0.0, 0.0
     for one, other in zip(actual, expected, strict=True):
         if one.shape != other.shape:

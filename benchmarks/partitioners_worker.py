@@ -90,9 +90,10 @@ def compared(actual: Outcome | Exception, expected: Outcome | Exception) -> dict
       weights over the largest of their changes; `unlike`, the variables that devices disagree on.
       Or `error` and what it `says`.
     """
-    for each in (actual, expected):
-        if isinstance(each, Exception):
-            return {"error": type(each).__name__, "says": str(each)}
+    if isinstance(actual, Exception):
+        return {"error": type(actual).__name__, "says": str(actual)}
+    if isinstance(expected, Exception):
+        return {"error": type(expected).__name__, "says": str(expected)}
     return {
         "values": difference(actual.values, expected.values),
         "changes": difference(actual.changes, expected.changes),

@@ -6,12 +6,13 @@ One device is TensorFlow's own, without a strategy: it knows nothing of what is 
 import functools
 
 import pytest
+from tpu.cells import CELLS
 
 from benchmarks.partitioners_programs import difference, programs, trained
 
 pytest.importorskip("jax")
 
-PROGRAMS = programs()
+PROGRAMS = programs() | CELLS
 COUNTS = (2, 4, 8)
 
 # Of the largest value of its kind; and of the largest change of the model's weights.

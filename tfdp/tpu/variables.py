@@ -47,9 +47,10 @@ class DeviceVariable(ResourceVariable):
         if not tf.executing_eagerly():
             if one_device.is_traced():
                 return handle  # of a program that takes the value itself
-            if not in_stateless_scope():  # else the graph is never run
-                self._captured_by = self._captured_by or weakref.WeakSet()
-                self._captured_by.add(tf.compat.v1.get_default_graph())
+            if in_stateless_scope():
+                return handle  # of a graph that is never run
+            self._captured_by = self._captured_by or weakref.WeakSet()
+            self._captured_by.add(tf.compat.v1.get_default_graph())
         self._come_home()
         if not self._is_read:
             self._array = None
