@@ -1,6 +1,6 @@
 """The private names of jaxlib, each with its reason, and the import of JAX, which is an extra.
 
-Tested with jax and jaxlib 0.10.2. `tests/tpu/test_jax.py` fails when one of them moves.
+Tested with jax and jaxlib 0.8.3 and 0.10.2. `tests/tpu/test_jax.py` fails when one of them moves.
 """
 
 from __future__ import annotations
