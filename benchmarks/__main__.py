@@ -19,11 +19,13 @@ from benchmarks.faults import add_faults
 from benchmarks.fit import add_fit
 from benchmarks.memory import add_memory
 from benchmarks.optimizers import add_optimizers
+from benchmarks.partitioners import add_partitioners
 from benchmarks.plan.command import add_plan
 from benchmarks.slow_links import add_slow_links
 from benchmarks.slow_ranks import add_slow_ranks
 from benchmarks.synchronization import add_synchronization
 from benchmarks.telemetry import add_telemetry
+from benchmarks.tpu import add_tpu
 from benchmarks.versions import add_versions
 from tfdp.command_line import add_command, require, set_environment
 
@@ -65,11 +67,13 @@ def build_parser() -> argparse.ArgumentParser:
         add_memory,
         add_fit,
         add_optimizers,
+        add_partitioners,
         add_plan,
         add_slow_links,
         add_slow_ranks,
         add_synchronization,
         add_telemetry,
+        add_tpu,
         add_versions,
     ):
         add(commands)

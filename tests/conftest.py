@@ -18,6 +18,9 @@ os.environ.setdefault("TF_NUM_INTEROP_THREADS", "8")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 if os.environ.get("TFDP_TESTS_DEVICE", "CPU") == "CPU":
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
+# So does JAX: its CPU devices stand for TPUs.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
 
 import hypothesis
 import pytest

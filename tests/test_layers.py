@@ -42,6 +42,7 @@ LAYERS = {
     "data": 9,  # owns the protocol of a feed, which Keras' trainer and the strategy are given
     "keras_adapter": 11,
     "strategy": 12,  # composes the Keras adapter, which knows nothing of it
+    "tpu": 13,  # has a compiler partition what the strategy would
     "verification": 13,  # trains users' programs under a strategy
     "bench": 14,
     "doctor": 14,
@@ -56,7 +57,7 @@ LAYERS = {
 # These import the package's lazy surface (`import tfdp`) as a user would.
 USERS = {"bench", "check_gpu", "demo", "doctor", "cli", "launch", "plan"}
 
-PRIVATE = ("tensorflow.python", "keras.src")
+PRIVATE = ("tensorflow.python", "keras.src", "jax._src", "jaxlib")
 PRIVATE_IMPORTS_IN = {
     "tfdp/partition/_tensorflow.py",
     "tfdp/strategy/_tensorflow.py",
@@ -67,6 +68,8 @@ PRIVATE_IMPORTS_IN = {
     "tfdp/data/_tensorflow.py",
     "tfdp/determinism/_keras.py",
     "tfdp/determinism/_tensorflow.py",
+    "tfdp/tpu/_jax.py",
+    "tfdp/tpu/_tensorflow.py",
     "tfdp/verification/_keras.py",
     "tfdp/verification/_tensorflow.py",
     "tfdp/bench/other_engines.py",  # patches the strategy that tfdp is measured against

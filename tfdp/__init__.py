@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tfdp.keras_adapter.whole_batch import whole_batch
     from tfdp.manifest.write import write_manifest
     from tfdp.strategy.data_parallel import DataParallelStrategy
+    from tfdp.tpu.strategy import TPUStrategy
     from tfdp.verification.verify import verify
 
 #: The version of the package.
@@ -37,6 +38,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DataParallelStrategy",
+    "TPUStrategy",
     "__version__",
     "callbacks",
     "compression",
@@ -54,6 +56,7 @@ __all__ = [
 
 _LAZY = {
     "DataParallelStrategy": ("tfdp.strategy.data_parallel", "DataParallelStrategy"),
+    "TPUStrategy": ("tfdp.tpu.strategy", "TPUStrategy"),
     "callbacks": ("tfdp.callbacks", None),
     "compression": ("tfdp.compression", None),
     "data": ("tfdp.data", None),

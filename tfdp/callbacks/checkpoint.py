@@ -20,7 +20,7 @@ from tfdp.checkpoint.remote_path import as_path
 from tfdp.checkpoint.writer import Writer
 from tfdp.cluster import run_status
 from tfdp.collectives import random_states
-from tfdp.replicas import cutter_of, processes_of, replicas_of
+from tfdp.replicas import processes_of, replicas_of, sums_of
 
 
 class Checkpoint(keras.callbacks.Callback):
@@ -182,7 +182,7 @@ class Checkpoint(keras.callbacks.Callback):
         checks.check_same_training(self.model, self._others, path, manifest, arrays.stand_ins)
         logger = logging.getLogger("tfdp")
         log = logger.warning if processes.rank == 0 else logger.debug
-        summing = cutter_of(self.model.distribute_strategy)
+        summing = sums_of(self.model.distribute_strategy)
         differs = summing.take_order_of_sums(manifest.get("sums", {}))
         if differs:
             log(
@@ -309,7 +309,6 @@ class Checkpoint(keras.callbacks.Callback):
         """Keeps a checkpoint, on all ranks; with results of epochs that `History` has not yet."""
         strategy = self.model.distribute_strategy
         replicas, processes = replicas_of(strategy), processes_of(strategy)
-        assert replicas is not None  # `check_model` refuses the others
         self._kept_at = self.place.steps
         assert self._points is not None  # training has begun
         self._writer.wait()  # lest there be two copies
@@ -325,8 +324,8 @@ class Checkpoint(keras.callbacks.Callback):
                 history.setdefault(name, []).append(value)
         manifest = {
             "versions": machine.versions(),
-            "replicas": replicas.num_replicas,
-            "sums": cutter_of(strategy).order_of_sums(),
+            "replicas": 1 if replicas is None else replicas.num_replicas,
+            "sums": sums_of(strategy).order_of_sums(),
             "epoch": self._epoch,
             "stopped": bool(self.model.stop_training),
             "optimizer": type(self.model.optimizer).__name__,
@@ -356,8 +355,8 @@ class Checkpoint(keras.callbacks.Callback):
         replicas = replicas_of(self.model.distribute_strategy)
         processes = processes_of(self.model.distribute_strategy)
         first = processes.rank * processes.local_size
-        assert replicas is not None  # `check_model` refuses the others
-        variables.assign(self.model, arrays, metrics, first, replicas.num_replicas)
+        count = 1 if replicas is None else replicas.num_replicas
+        variables.assign(self.model, arrays, metrics, first, count)
         if not metrics:
             callback_states.set_(self._others, manifest["callback_states"], arrays)
 

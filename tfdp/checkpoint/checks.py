@@ -10,7 +10,7 @@ import numpy as np
 
 from tfdp.checkpoint import callback_states, variables
 from tfdp.checkpoint.remote_path import AnyPath
-from tfdp.replicas import processes_of, replicas_of
+from tfdp.replicas import compiler_of, processes_of, replicas_of
 
 
 def check_model(model: Any) -> None:
@@ -20,9 +20,9 @@ def check_model(model: Any) -> None:
       ValueError: It was made outside of a strategy, or it or an optimizer in it is not built.
     """
     strategy = model.distribute_strategy
-    if replicas_of(strategy) is None:
+    if replicas_of(strategy) is None and compiler_of(strategy) is None:
         raise ValueError(
-            "Checkpoint needs a model of a DataParallelStrategy, but "
+            "Checkpoint needs a model of a strategy of tfdp, but "
             f"{model.name!r} was made outside of one. Make and compile the model within "
             "`with tfdp.DataParallelStrategy().scope():`; it may have one replica."
         )

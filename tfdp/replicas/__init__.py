@@ -29,7 +29,8 @@ A replica's number is a tensor, `replica_id`: arithmetic with it holds for every
 one trace may serve all of them. `Trace` holds what Python may know while a step is traced.
 
 `replicas_of` returns the replicas of a strategy, and `cutter_of` what cuts batches for Keras' steps
-into a `Cut` for each replica. A strategy of another kind, an engine or a sharded
+into a `Cut` for each replica. `compiler_of` returns what compiles whole programs, where a compiler
+makes the replicas' own. A strategy of another kind, an engine or a sharded
 optimizer implements or wraps the same protocol.
 """
 
@@ -42,16 +43,20 @@ from tfdp.replicas.parts import can_be_cut, cut_of
 from tfdp.replicas.process_group import Agreement, ProcessGroup
 from tfdp.replicas.protocol import Replicas, Rows, Trace
 from tfdp.replicas.strategies import (
+    CompilesPrograms,
     OfSummands,
     Replicated,
+    compiler_of,
     cutter_of,
     exchange_of,
     processes_of,
     replicas_of,
+    sums_of,
 )
 
 __all__ = [
     "Agreement",
+    "CompilesPrograms",
     "Cut",
     "Exchange",
     "FullCut",
@@ -65,6 +70,7 @@ __all__ = [
     "TurnCut",
     "Value",
     "can_be_cut",
+    "compiler_of",
     "cut_of",
     "cutter_of",
     "exchange_of",
@@ -74,5 +80,6 @@ __all__ = [
     "processes_of",
     "replicas_of",
     "rows_of",
+    "sums_of",
     "unequal_data",
 ]

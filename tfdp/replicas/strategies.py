@@ -26,7 +26,26 @@ class OfSummands(Protocol):
         """Runs it, given of each tensor what each local replica has."""
 
 
-class Replicated(abc.ABC):
+class Sums(abc.ABC):
+    """The base class of `strategy.extended` in the strategies of tfdp, which sum in some order."""
+
+    @abc.abstractmethod
+    def order_of_sums(self) -> dict[str, object]:
+        """Returns what decides the last bits of sums (topology, buckets, engine, threads); JSON."""
+
+    @abc.abstractmethod
+    def take_order_of_sums(self, kept: Mapping[str, object]) -> list[str]:
+        """Sums in a kept order in all that is traced from now on, on as many replicas as then.
+
+        Args:
+          kept: What `order_of_sums` returned, in another process maybe.
+
+        Returns:
+          In words what differs and cannot be taken. Nothing where the replicas are others.
+        """
+
+
+class Replicated(Sums):
     """The base class of `strategy.extended` in the strategies of tfdp, which have `Replicas`.
 
     Attributes:
@@ -70,20 +89,55 @@ class Replicated(abc.ABC):
     def in_scope_while_traced(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context in the strategy's scope, for what a trace as on one device makes."""
 
-    @abc.abstractmethod
-    def order_of_sums(self) -> dict[str, object]:
-        """Returns what decides the last bits of sums (topology, buckets, engine, threads); JSON."""
+
+class CompiledProgram(Protocol):
+    """A function for one device that is compiled for all: see `CompilesPrograms.program`."""
+
+    def run(self, calls: Sequence[tuple[Sequence[object], Mapping[str, object]]]) -> object:
+        """Runs calls with the same shapes one after the other; returns what the last one does."""
+
+    def run_ahead(self, calls: Sequence[tuple[Sequence[object], Mapping[str, object]]]) -> object:
+        """Compiles what `run` would run, of shapes alone; returns what is then known of it."""
+
+    def explain(self) -> object:
+        """Returns what is known of the program of the latest call; None: it was not called yet."""
+
+
+class CompilesPrograms(Sums):
+    """The base class of `strategy.extended` where a compiler makes the replicas' programs.
+
+    Everything outside of such programs is as on one device, which has no `Replicas`.
+    """
 
     @abc.abstractmethod
-    def take_order_of_sums(self, kept: Mapping[str, object]) -> list[str]:
-        """Sums in a kept order in all that is traced from now on, on as many replicas as then.
+    def program(self, function: Callable[[object], object]) -> CompiledProgram:
+        """Returns a function for one device as all devices run it."""
 
-        Args:
-          kept: What `order_of_sums` returned, in another process maybe.
 
-        Returns:
-          In words what differs and cannot be taken. Nothing where the replicas are others.
-        """
+def compiler_of(strategy: tf.distribute.Strategy | None) -> CompilesPrograms | None:
+    """Returns the part of a strategy that compiles programs of all its devices.
+
+    None: its replicas run programs that are made otherwise; or the calling thread traces one.
+
+    >>> import tfdp
+    >>> compiler_of(tfdp.DataParallelStrategy(["CPU:0", "CPU:1"])) is None
+    True
+    """
+    extended = getattr(strategy, "extended", None)
+    if one_device.is_traced() or not isinstance(extended, CompilesPrograms):
+        return None
+    return extended
+
+
+def sums_of(strategy: tf.distribute.Strategy) -> Sums:
+    """Returns the part of a strategy of tfdp that knows in which order it sums.
+
+    >>> import tfdp
+    >>> sums_of(tfdp.DataParallelStrategy(["CPU:0"])).order_of_sums()["topology"]
+    'native'
+    """
+    assert isinstance(strategy.extended, Sums), "it is a strategy of tfdp"
+    return strategy.extended
 
 
 def cutter_of(strategy: tf.distribute.Strategy) -> Replicated:

@@ -18,8 +18,8 @@ from tfdp.keras_adapter._keras import (
     strategy_of_model,
 )
 from tfdp.keras_adapter._tensorflow import PerReplicaSpec, value_specs
-from tfdp.keras_adapter.training import one_program, scopes
-from tfdp.replicas import replicas_of
+from tfdp.keras_adapter.training import compiled_programs, one_program, scopes
+from tfdp.replicas import compiler_of, processes_of, replicas_of
 
 
 @hook(TensorFlowTrainer, "_make_function")
@@ -28,6 +28,8 @@ def make_function(
 ) -> Callable[..., Any]:
     """Makes the function for `fit` and `evaluate`, whose step is one program of all replicas."""
     strategy = self.distribute_strategy
+    if compiler_of(strategy) is not None:
+        return compiled_programs.made(self, step_function)
     replicas = replicas_of(strategy)
     if replicas is None:
         return original(self, step_function)
@@ -40,7 +42,11 @@ def make_predict_function(original: Callable[..., Any], self: Any, force: bool =
     """Makes the function for `predict`, whose step is one program of all replicas."""
     strategy = self.distribute_strategy
     replicas = replicas_of(strategy)
-    if replicas is None or (self.predict_function is not None and not force):
+    is_kept = self.predict_function is not None and not force
+    if compiler_of(strategy) is not None and not is_kept:
+        self.predict_function = compiled_programs.made_to_predict(self)
+        return None
+    if replicas is None or is_kept:
         return original(self, force)
     scopes.check_made_in_scope(self, strategy, replicas)
     one_program.make_predict_function(original, self)
@@ -57,12 +63,11 @@ def maybe_symbolic_build(
     device.
     """
     strategy: Any = strategy_of_model(self)
-    replicas = replicas_of(strategy)
-    if replicas is None:
+    if replicas_of(strategy) is None and compiler_of(strategy) is None:
         return original(self, iterator, data_batch)
     if iterator is not None:
         spec = distributed_dataset(iterator).element_spec
-        alone = replicas.processes.world_size == 1
+        alone = processes_of(strategy).world_size == 1
         data_batch = tf.nest.map_structure(lambda each: _of_batch(each, alone), spec)
     try:
         original(self, None, data_batch)
@@ -81,7 +86,8 @@ def compile_(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any)
     """Compiles a model in its own scope, where the objects that `compile` makes belong."""
     scopes.check_compiled_in_scope(self)
     strategy: Any = getattr(self, "_distribute_strategy", None)
-    if replicas_of(strategy) is None or tf.distribute.has_strategy():
+    is_ours = replicas_of(strategy) is not None or compiler_of(strategy) is not None
+    if not is_ours or tf.distribute.has_strategy():
         return original(self, *args, **kwargs)
     with strategy.scope():
         return original(self, *args, **kwargs)

@@ -1,0 +1,143 @@
+"""Where the values of variables are: on the devices between steps, on the host when it asks."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+COUNTS = (1, 4)
+
+
+@pytest.fixture(params=COUNTS)
+def program(request, on_devices):
+    """A strategy with two variables, and a step that adds to one what the other says."""
+    strategy = on_devices(request.param)
+    with strategy.scope():
+        total = tf.Variable(tf.zeros([4, 3]), name="total")
+        rate = tf.Variable(1.0, name="rate")
+
+    @strategy.partitioned
+    def step(x):
+        total.assign_add(rate * tf.reduce_sum(x) * tf.ones_like(total))
+        return tf.reduce_mean(total)
+
+    return step, total, rate
+
+
+def test_a_value_that_was_read_is_a_copy_that_later_steps_leave_alone(program):
+    step, total, _ = program
+    step(tf.ones([8]))
+    as_tensor, as_array = total.read_value(), total.numpy()
+    step(tf.ones([8]))
+    step(tf.ones([8]))
+    np.testing.assert_array_equal(as_tensor, np.full([4, 3], 8.0))
+    np.testing.assert_array_equal(as_array, np.full([4, 3], 8.0))
+    np.testing.assert_array_equal(total, np.full([4, 3], 24.0))
+
+
+def test_to_read_a_value_leaves_it_on_the_devices(program):
+    step, total, _ = program
+    step(tf.ones([8]))
+    kept = total._array
+    total.numpy()
+    tf.convert_to_tensor(total)
+    assert total._array is kept is not None
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda v: v.assign(tf.ones([4, 3])),
+        lambda v: v.assign_sub(v - 1.0),
+        lambda v: v.scatter_nd_update([[i] for i in range(4)], tf.ones([4, 3])),
+        lambda v: tf.raw_ops.AssignVariableOp(resource=v.handle, value=tf.ones([4, 3])),
+        lambda v: tf.function(lambda: v.assign(tf.ones([4, 3])))(),
+    ],
+    ids=["assign", "assign_sub", "scatter", "by handle", "in a graph"],
+)
+def test_what_the_host_writes_between_steps_is_what_the_next_step_reads(program, write):
+    step, total, _ = program
+    step(tf.ones([8]))
+    write(total)
+    assert float(step(tf.ones([8]))) == 9.0
+    np.testing.assert_array_equal(total, np.full([4, 3], 9.0))
+
+
+def test_a_graph_that_captured_a_variable_reads_what_each_step_leaves(program):
+    step, total, _ = program
+    mean = tf.function(lambda: tf.reduce_mean(total))
+    double = tf.function(lambda: total.assign_add(total))
+    assert float(mean()) == 0
+    step(tf.ones([8]))
+    assert float(mean()) == 8
+    double()
+    assert float(step(tf.ones([8]))) == 24
+    assert float(mean()) == 24
+
+
+def test_a_checkpoint_of_tensorflow_keeps_and_restores_what_is_on_the_devices(program, tmp_path):
+    step, total, rate = program
+    step(tf.ones([8]))
+    kept = tf.train.Checkpoint(total=total, rate=rate).save(str(tmp_path / "kept"))
+    step(tf.ones([8]))
+    tf.train.Checkpoint(total=total, rate=rate).restore(kept)
+    assert float(step(tf.ones([8]))) == 16
+
+
+def test_two_names_of_one_variable_are_one_value(on_devices):
+    strategy = on_devices(2)
+    with strategy.scope():
+        first = tf.Variable([1.0, 2.0])
+    second = first
+
+    @strategy.partitioned
+    def step():
+        first.assign_add([1.0, 1.0])
+        second.assign(second * 2.0)
+        return first + second
+
+    np.testing.assert_array_equal(step(), [8.0, 12.0])
+    np.testing.assert_array_equal(first, [4.0, 6.0])
+
+
+def test_a_variable_that_a_program_makes_at_its_first_call_is_kept(on_devices):
+    strategy = on_devices(2)
+    made = []
+
+    @strategy.partitioned
+    def step(x):
+        if not made:
+            made.append(tf.Variable(1.0))
+        return made[0].assign_add(tf.reduce_sum(x))
+
+    assert [float(step(tf.ones([4]))) for _ in range(2)] == [5.0, 9.0]
+
+
+def test_weights_are_written_in_place(on_devices):
+    strategy = on_devices(4)
+    with strategy.scope():
+        weights = [tf.Variable(tf.ones([64, 64])) for _ in range(3)]
+
+    @strategy.partitioned
+    def step(x):
+        for weight in weights:
+            weight.assign_sub(0.1 * tf.linalg.matmul(x, x, transpose_a=True))
+        return tf.add_n([tf.reduce_sum(weight) for weight in weights])
+
+    step(tf.ones([8, 64]))
+    given = [weight._array for weight in weights]
+    step(tf.ones([8, 64]))
+    assert step.explain().weights_copied == 0
+    assert all(array.is_deleted() for array in given)
+
+
+def test_a_model_s_weights_stay_on_the_devices_though_layers_were_called_with_symbols(on_devices):
+    with on_devices(2).scope():
+        inputs = keras.Input([3])
+        model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Dense(4)(inputs)))
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+    model.fit(np.ones([8, 3]), np.ones([8, 1]), batch_size=4, verbose=0)
+    left = [weight.value._array for weight in model.weights]
+    assert all(array is not None for array in left)
+    model.fit(np.ones([4, 3]), np.ones([4, 1]), batch_size=4, verbose=0)
+    assert all(array.is_deleted() for array in left)  # written in place

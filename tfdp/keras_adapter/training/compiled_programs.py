@@ -1,0 +1,128 @@
+"""Steps of Keras' trainer under a strategy that compiles each as one program of all its devices.
+
+Keras' own code loops over epochs and asks for a batch at a time, or `steps_per_execution` of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp.keras_adapter._keras import build_of_shapes
+from tfdp.keras_adapter.training.one_program import steps_of
+from tfdp.replicas import CompilesPrograms
+
+
+def made(model: keras.Model, step_function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the function for `fit` and `evaluate`, which runs a step or several.
+
+    Args:
+      model: The model.
+      step_function: The step, for one device.
+
+    Raises:
+      ValueError: The model runs eagerly.
+    """
+    program = _program(model, step_function)
+
+    def function(iterator: Any) -> Any:
+        batches = _taken(iterator, model.steps_per_execution)
+        if not batches:
+            raise StopIteration
+        outputs = None
+        for alike in _in_runs(batches):
+            outputs = program.run([((batch,), {}) for batch in alike])
+        return outputs
+
+    function.steps = program  # type: ignore[attr-defined]
+    return function
+
+
+def made_to_predict(model: keras.Model) -> Callable[..., Any]:
+    """Returns the function for `predict`: of a list of batches, whose rows it returns joined.
+
+    Raises:
+      ValueError: The model runs eagerly.
+    """
+    program = _program(model, model.predict_step)
+
+    def function(batches: Iterable[Any]) -> Any:
+        every = [
+            tf.nest.map_structure(tf.convert_to_tensor, program.run([((_plain(batch),), {})]))
+            for batch in batches
+        ]
+        return tf.nest.map_structure(lambda *each: tf.concat(each, 0), *every)
+
+    function.steps = program  # type: ignore[attr-defined]
+    return function
+
+
+def compile_ahead(model: keras.Model, batch: Any, method: str) -> Any:
+    """Compiles the step of a method without running it, and returns what that has shown.
+
+    Args:
+      model: The model.
+      batch: A batch, with `tf.TensorSpec` in place of tensors, or tensors.
+      method: "fit", "evaluate" or "predict".
+
+    Raises:
+      ValueError: The method is another one, or the model runs eagerly.
+    """
+    steps_of(model, method)
+    batch = _plain(batch)
+    steps = 1
+    if method == "predict":
+        model.make_predict_function()
+    else:
+        build_of_shapes(model, data_batch=batch)
+        model.make_train_function() if method == "fit" else model.make_test_function()
+        steps = model.steps_per_execution
+    return steps_of(model, method).run_ahead([((batch,), {})] * steps)
+
+
+def _program(model: keras.Model, step_function: Callable[..., Any]) -> Any:
+    if model.run_eagerly or tf.config.functions_run_eagerly():
+        raise ValueError(
+            "Under TPUStrategy a step is compiled, but the model runs eagerly. Leave "
+            "`run_eagerly` out of `compile`; to look into a step, train without a strategy."
+        )
+    compiler: Any = model.distribute_strategy.extended
+    assert isinstance(compiler, CompilesPrograms)
+    return compiler.program(step_function)
+
+
+def _taken(iterator: Any, count: int) -> list[Any]:
+    """Returns the next batches, `count` of them at most."""
+    batches = []
+    iterator = iter(iterator)
+    for _ in range(count):
+        try:
+            batches.append(_plain(next(iterator)))
+        except (StopIteration, tf.errors.OutOfRangeError):
+            break
+    return batches
+
+
+def _plain(batch: Any) -> Any:
+    """Returns a batch with None for what is left out, and tensors for Python's numbers."""
+    return tf.nest.map_structure(
+        lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch
+    )
+
+
+def _in_runs(batches: Sequence[Any]) -> Iterator[list[Any]]:
+    """Yields successive batches of the same shapes together."""
+    run: list[Any] = []
+    for batch in batches:
+        if run and _shapes(run[0]) != _shapes(batch):
+            yield run
+            run = []
+        run.append(batch)
+    yield run
+
+
+def _shapes(batch: Any) -> list[Any]:
+    return [getattr(leaf, "shape", leaf) for leaf in tf.nest.flatten(batch)]

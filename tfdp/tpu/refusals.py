@@ -1,0 +1,133 @@
+"""What cannot be a program of TPUs, found before anything is compiled."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from tfdp.errors import PartitionError
+from tfdp.partition import lines_named
+
+_MOVE = "Move it into the input pipeline (`dataset.map`), or train under DataParallelStrategy."
+
+# Operations that call Python, and what each is.
+_PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
+
+# Operations that draw from a state that no variable holds. Each chip would draw by itself.
+_HIDDEN_STATES = (
+    "RandomUniform",
+    "RandomUniformInt",
+    "RandomStandardNormal",
+    "TruncatedNormal",
+    "ParameterizedTruncatedNormal",
+    "RandomGamma",
+    "RandomPoissonV2",
+    "RandomShuffle",
+    "Multinomial",
+)
+
+
+# Instructions of XLA that are in no program of TPUs, and why.
+_UNLIKE = {
+    "set-dimension-size": (
+        "how many elements it gives is known only when it runs, and XLA compiles for fixed sizes. "
+        "Keep the size fixed (weigh with 0 in place of a selection)."
+    ),
+    "rng": "each chip would draw by itself.",
+}
+
+
+def check_trace(source: tf.types.experimental.ConcreteFunction) -> None:
+    """Checks that a traced program has no operation that no chip can run.
+
+    Raises:
+      PartitionError: It has. Names the operation and the user's line.
+    """
+    definition = source.graph.as_graph_def()
+    nodes = [*definition.node]
+    for function in definition.library.function:
+        nodes += function.node_def
+    for node in nodes:
+        reason = _reason(node)
+        if reason is not None:
+            raise _refusal(source.graph, [node.name], node.op, reason)
+    for tensor in source.captured_inputs:
+        _check_captured(tensor, source.graph)
+
+
+def _reason(node: tf.compat.v1.NodeDef) -> str | None:
+    if node.op in _PYTHON:
+        return f"it calls Python in each step. {_MOVE}"
+    if node.op in _HIDDEN_STATES:
+        return (
+            "it draws from a state that each chip has of its own. Draw with `keras.random` and a "
+            "`keras.random.SeedGenerator`, `tf.random.Generator`, or `tf.random.stateless_normal`."
+        )
+    dtypes = [attr.type for attr in node.attr.values() if attr.WhichOneof("value") == "type"]
+    lists = [attr.list.type for attr in node.attr.values() if attr.WhichOneof("value") == "list"]
+    if tf.string.as_datatype_enum in (*dtypes, *(each for every in lists for each in every)):
+        if node.op in ("Const", "Assert", "Identity", "NoOp", "PartitionedCall"):
+            return None  # the text of an assertion, which XLA leaves out
+        return f"chips have no strings. {_MOVE}"
+    return None
+
+
+def _check_captured(tensor: tf.Tensor, graph: tf.Graph) -> None:
+    from tfdp.tpu.variables import variable_of
+
+    if tensor.dtype != tf.resource or variable_of(tensor) is not None:
+        return
+    names = {id(each.handle): each.name for each in graph.variables}
+    if id(tensor) in names:
+        raise PartitionError(
+            "A program of TPUs must have variables that were made in the scope of its strategy, "
+            f"but {names[id(tensor)]!r} was made outside. Make it in `with strategy.scope():`."
+        )
+    raise PartitionError(
+        "A program of TPUs must capture variables and tensors alone, but it captures a resource of "
+        f"the host, such as a lookup table or an iterator. {_MOVE}"
+    )
+
+
+@contextlib.contextmanager
+def explained(graph: tf.Graph) -> Iterator[None]:
+    """Says of what TensorFlow cannot lower which operation it is, and the user's line."""
+    try:
+        yield
+    except (ValueError, tf.errors.OpError) as error:
+        names = re.findall(r"\{\{node ([^\s}]+)\}\}", str(error))
+        kinds = re.findall(r"on XLA_CPU_JIT: (\w+)", str(error))
+        said = str(error).split("\n", maxsplit=1)[0]
+        kind = kinds[0] if kinds else "an operation"
+        raise _refusal(graph, names, kind, f"XLA cannot lower it. {_MOVE} ({said})") from None
+
+
+def check_lowered(text: str, graph: tf.Graph) -> None:
+    """Checks that a lowered program has no sizes that only its run decides, and no draws apart.
+
+    Args:
+      text: Its HLO.
+      graph: The graph that it was lowered from.
+
+    Raises:
+      PartitionError: It has. Names the operation and the user's line.
+    """
+    for instruction, reason in _UNLIKE.items():
+        lines = [line for line in text.splitlines() if f" {instruction}(" in line]
+        if not lines:
+            continue
+        named = [re.search(r'op_type="(\w+)" op_name="([^"]+)"', line) for line in lines]
+        kind, node = next((found.groups() for found in named if found), ("an operation", ""))
+        raise _refusal(graph, [node], kind, f"{reason} {_MOVE}")
+
+
+def _refusal(graph: tf.Graph, names: list[str], kind: str, reason: str) -> PartitionError:
+    nodes = " ".join(f"{{{{node {name}}}}}" for name in names)
+    lines = lines_named(graph, nodes)
+    return PartitionError(
+        f"A program must be one that XLA can compile to run on TPUs, but has {kind}"
+        f"{f' ({lines[0]})' if lines else ''}: {reason}"
+    )

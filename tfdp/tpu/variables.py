@@ -1,0 +1,130 @@
+"""Variables whose values stay on the devices between steps, and come home when they are asked for.
+
+A value is at one of two places, or at both. A program takes it to the devices and leaves the new
+one there. Whoever reads it on the host has it copied there first; whoever takes hold of it in
+another way may write it, and the devices' copy is dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import tensorflow as tf
+
+from tfdp.keras_adapter._keras import in_stateless_scope
+from tfdp.replicas import one_device
+from tfdp.tpu._tensorflow import ResourceVariable
+from tfdp.tpu.arrays import fetched, of_first
+
+# The name under which a handle knows its variable: a traced program captures handles.
+_VARIABLE = "_tfdp_device_variable"
+
+
+class DeviceVariable(ResourceVariable):
+    """A variable of TensorFlow on the host, whose value may be on the devices instead.
+
+    Attributes:
+      is_weight: Whether it was made as trainable; `TPUStrategy` shards by it.
+    """
+
+    # Instances are made by TensorFlow and given this class: see `adopt`.
+    is_weight = True
+    _array: Any = None  # the value on the devices; None: they have none
+    _is_home = True  # whether the host has the value
+    _was_taken = False  # whether the devices have had the value before
+    _is_read = False  # while it is read on the host
+    _captured_by: Any = None  # graphs of others, each of which may read or write it at any time
+
+    @property
+    def handle(self) -> tf.Tensor:
+        """The resource, which whoever asks may write."""
+        handle: tf.Tensor = self._handle
+        if not tf.executing_eagerly():
+            if one_device.is_traced():
+                return handle  # of a program that takes the value itself
+            if in_stateless_scope():
+                return handle  # of a graph that is never run
+            self._captured_by = self._captured_by or weakref.WeakSet()
+            self._captured_by.add(tf.compat.v1.get_default_graph())
+        self._come_home()
+        if not self._is_read:
+            self._array = None
+        return handle
+
+    def value(self) -> tf.Tensor:
+        """Returns the value, fetched from the devices if it is there."""
+        with self._reading():
+            return super().value()
+
+    def read_value(self) -> tf.Tensor:
+        """Returns the value, fetched from the devices if it is there."""
+        with self._reading():
+            return super().read_value()
+
+    def taken(self, place: Callable[[np.ndarray], Any]) -> Any:
+        """Returns the value on the devices.
+
+        Args:
+          place: Makes an array on the devices of one on the host.
+        """
+        if self._array is None:
+            # A copy: a program writes in place, and a device's array may be the host's.
+            value = np.array(self._read_on_host().numpy())
+            if not self._was_taken:
+                # Each process has made its own; later each writes what the others do.
+                value, self._was_taken = of_first(value), True
+                self._is_home = jax.process_count() == 1
+            self._array = place(value)
+        return self._array
+
+    def left(self, array: Any) -> None:
+        """Takes an array on the devices for the new value."""
+        self._array, self._is_home = array, False
+        if self._captured_by:
+            self._come_home()
+            self._array = None
+
+    def _come_home(self) -> None:
+        if self._is_home:
+            return
+        value = fetched(self._array)
+        with tf.init_scope(), tf.device(self._handle.device):
+            tf.raw_ops.AssignVariableOp(resource=self._handle, value=value)
+        self._is_home = True
+
+    def _read_on_host(self) -> tf.Tensor:
+        with tf.init_scope():
+            return tf.raw_ops.ReadVariableOp(resource=self._handle, dtype=self.dtype)
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        before, self._is_read = self._is_read, True
+        try:
+            yield
+        finally:
+            self._is_read = before
+
+
+def adopt(variable: tf.Variable, is_weight: bool) -> tf.Variable:
+    """Makes a variable that was made on the host one whose value may be on the devices.
+
+    Args:
+      variable: The variable. One that a graph makes at its first call stays as it is.
+      is_weight: See `DeviceVariable`.
+    """
+    if type(variable) is ResourceVariable:
+        variable.__class__ = DeviceVariable
+        variable.is_weight = is_weight
+        setattr(variable._handle, _VARIABLE, weakref.ref(variable))
+    return variable
+
+
+def variable_of(handle: tf.Tensor) -> DeviceVariable | None:
+    """Returns the variable of a captured handle; None: it is not of one of these."""
+    reference = getattr(handle, _VARIABLE, None)
+    return None if reference is None else reference()
