@@ -20,8 +20,8 @@ import jax
 import tensorflow as tf
 
 import tfdp
-from benchmarks.devices import split
 from benchmarks.partitioners_programs import Outcome, difference, programs, trained
+from tfdp.bench.devices import split
 
 # Beyond this two outcomes differ by more than by rounding.
 BOUND = 1e-4

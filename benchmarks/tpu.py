@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 
-from benchmarks.models import OF_TOKENS, build_model, input_shape
+from tfdp.bench.models import OF_TOKENS, build_model, input_shape
 from tfdp.command_line import add_command, check, option, require, set_environment
 
 MODELS = ("mlp", "resnet50", "transformer", "lstm")
