@@ -288,7 +288,9 @@ def summed(
 
     totals = list(gradients)
     sums = step.sum_without_gradient([gradients[i] for i in whole], watch)
-    sums += step.replicas.sum_by(compress, [gradients[i] for i in compressed], watch)
+    given = [gradients[index] for index in compressed]
+    payload_bytes = [compression.payload_bytes(tuple(gradient.shape)) for gradient in given]
+    sums += step.replicas.sum_by(compress, given, payload_bytes, watch)
     for index, total in zip(whole + compressed, sums, strict=True):
         totals[index] = total
     return totals
