@@ -134,9 +134,8 @@ class Reducer:
           watch: Is told of each bucket.
         """
         results = list(tensors)
-        pairs = zip(tensors, payload_bytes, strict=True)
-        items = [bucketing.Item(tensor.dtype.name, size) for tensor, size in pairs]
-        for members in self._assigned(items):
+        sized = zip(tensors, payload_bytes, strict=True)
+        for members in self._assigned([bucketing.Item(each.dtype.name, n) for each, n in sized]):
             transport = self._transport(rank)
             summed = compress(members, transport)
             for index, tensor in zip(members, summed, strict=True):
