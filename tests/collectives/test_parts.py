@@ -12,6 +12,9 @@ from tfdp.sharding import Cut, even_cuts
 
 SHAPES = [(33, 3), (6,), (2, 5, 3), (64,), (1,), (3, 1)]
 
+# Of these ranks have as many whole rows each; the first travels alone.
+ROWS = [(64, 9), (4, 3), (8,), (4, 2, 2)]
+
 
 @pytest.fixture
 def reducer(devices):
@@ -40,7 +43,8 @@ def lopsided(shapes, count):
         (lopsided, SHAPES, 2, "float32"),
         (even_cuts, SHAPES, 4, "float16"),
         (even_cuts, SHAPES, 2, "bfloat16"),
-    ),
+    )
+    + tiers.first_of((even_cuts, ROWS, 2, "float32"), (even_cuts, ROWS[:1], 4, "float32")),
 )
 def test_parts_of_sums_and_wholes_of_parts(plan, shapes, count, dtype, reducer, on_replicas):
     cuts, rng = plan(shapes, count), np.random.default_rng(0)

@@ -135,6 +135,26 @@ def test_one_collective_is_sent_for_each_bucket(
             np.testing.assert_array_equal(result, 2 * value.numpy())
 
 
+@pytest.mark.parametrize(("payload_bytes", "collectives"), [(400, 4), (40, 1)])
+def test_what_is_compressed_travels_together_by_the_bytes_that_stand_for_it(
+    payload_bytes, collectives, make_reducer, on_replicas, collectives_in
+):
+    reducer = make_reducer(2, bucket_bytes=600)
+    values = [tf.fill([100], float(number)) for number in range(4)]
+
+    def act(rank):
+        def compress(members, transport):
+            totals = transport.sum(tf.stack([values[index][0] for index in members]))
+            return [tf.fill([100], total) for total in tf.unstack(totals)]
+
+        return reducer.sum_by(compress, values, [payload_bytes] * 4, rank)
+
+    step = on_replicas(2, act)
+    assert collectives_in(step) == {"CollectiveReduceV2": 2 * collectives}
+    for results in step():
+        np.testing.assert_array_equal(results, 2 * np.stack(values))
+
+
 @pytest.mark.slow
 def test_mixed_dtypes_and_slices_come_back_in_their_places(make_reducer, on_replicas):
     reducer = make_reducer(3)

@@ -80,7 +80,8 @@ def sums_on(on_replicas):
 
             told.pop(rank, None)
             gradients = [variable[rank] for variable in given]
-            sums = reducer.sum_by(compress, gradients, rank, Watch(rank))
+            sizes = [compression.payload_bytes(shape) for shape in shapes]
+            sums = reducer.sum_by(compress, gradients, sizes, rank, Watch(rank))
             own = [outcome[index][0] for index in range(count)]
             slots = [outcome[i][1][name] for i in range(count) for name in names[i]]
             return sums, own, slots, tf.cast(told[rank], tf.float64)

@@ -136,6 +136,13 @@ def test_a_sum_is_what_numpy_computes_with_one_value_for_all(name, replicas, sum
         assert {outcome.bytes_sent for outcome in outcomes} == {case.bytes_sent(replicas)}
 
 
+@every_compression
+def test_the_payload_is_what_one_of_two_replicas_sends(name):
+    case = CASES[name]
+    for compression in (case.of, ErrorFeedback(case.of)):
+        assert sum(map(compression.payload_bytes, SHAPES)) == case.bytes_sent(2)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["Int8", "Sign"])
 @pytest.mark.parametrize("kind", tiers.cases(CUT, ["several blocks a chunk"]))

@@ -574,6 +574,19 @@ def test_a_step_sends_one_and_a_half_times_a_sum_of_gradients():
 
 
 @harness.in_one_process
+def test_gradients_that_fill_no_bucket_wait_for_each_other():
+    strategy = harness.strategy(2, shard="parameters", bucket_bytes=2**14)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input([64]), *[layers.Dense(64) for _ in range(4)]])
+        model.compile("sgd", "mse")
+    x = np.ones([4, 64], "float32")
+    model.fit(x, x, verbose=0)
+    summed = [each for each in strategy.explain(model).collectives if each.kind == "sum of parts"]
+    kernels, biases = 64 * 64 * 4, 64 * 4
+    assert [each.size_bytes for each in summed] == [kernels] * 4 + [4 * biases]
+
+
+@harness.in_one_process
 def test_a_replicas_function_may_read_no_part_of_a_weight():
     strategy = harness.strategy(2, shard="parameters")
     with strategy.scope():

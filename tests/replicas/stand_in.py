@@ -43,7 +43,7 @@ class StandIn:
     def sum_without_gradient(self, values, merge_rows=False, watch=None, compress=False):
         return self.sum(values)
 
-    def sum_by(self, compress, tensors, watch=None):
+    def sum_by(self, compress, tensors, payload_bytes, watch=None):
         raise NotImplementedError
 
     def sum_of_neighbours(self, tensors, distances, watch=None):

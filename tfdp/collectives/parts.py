@@ -48,11 +48,14 @@ def sum_parts(
             part_of(tf.reshape(whole, cut.shape), cut, rank)
             for whole, cut in zip(wholes, cuts, strict=True)
         ]
+    if _are_rows(cuts):
+        own = [tf.reshape(tensor, [world_size, -1]) for tensor in tensors]
+        return _split(transport.sum_rows(_joined(own, 1)), cuts, rank)
     rows = []
     for other in range(world_size):
         pairs = zip(tensors, cuts, strict=True)
         own = [tf.reshape(part_of(tensor, cut, other), [-1]) for tensor, cut in pairs]
-        rows.append(_padded(own, totals[other], max(totals)))
+        rows.append(_padded(_joined(own, 0), totals[other], max(totals)))
     return _split(transport.sum_rows(tf.stack(rows)), cuts, rank)
 
 
@@ -73,7 +76,12 @@ def gather_parts(
     """
     world_size = transport.world_size
     totals = _totals(cuts, world_size)
-    own = [tf.reshape(part, [-1]) for part in parts]
+    own = _joined([tf.reshape(part, [-1]) for part in parts], 0)
+    if _are_rows(cuts):
+        gathered = transport.gather(own)
+        sizes = [cut.size(0) for cut in cuts]
+        pieces = [gathered] if len(cuts) == 1 else tf.split(gathered, sizes, axis=1)
+        return [tf.reshape(piece, cut.shape) for piece, cut in zip(pieces, cuts, strict=True)]
     if _is_even(totals):
         gathered = transport.gather(_padded(own, totals[transport.rank], max(totals)))
         rows = tf.unstack(gathered, world_size)
@@ -81,7 +89,7 @@ def gather_parts(
         # The others add zeros to what the rank has.
         at = sum(totals[: transport.rank])
         padding = [[at, sum(totals) - at - totals[transport.rank]]]
-        rows = tf.split(transport.sum(tf.pad(tf.concat(own, 0), padding)), totals)
+        rows = tf.split(transport.sum(tf.pad(own, padding)), totals)
     of_ranks = [_split(row, cuts, rank) for rank, row in enumerate(rows)]
     return [
         tf.concat([pieces[index] for pieces in of_ranks], cut.axis)
@@ -90,7 +98,7 @@ def gather_parts(
 
 
 def _elements(cut: Cut) -> int:
-    return sum(cut.size(rank) for rank in range(len(cut.bounds) - 1))
+    return sum(map(cut.size, _ranks(cut)))
 
 
 def _totals(cuts: Sequence[Cut], world_size: int) -> list[int]:
@@ -102,14 +110,29 @@ def _is_even(totals: Sequence[int]) -> bool:
     return max(totals) * len(totals) <= 2 * sum(totals)
 
 
-def _padded(own: Sequence[tf.Tensor], size: int, longest: int) -> tf.Tensor:
-    joined = own[0] if len(own) == 1 else tf.concat(own, 0)
-    return tf.ensure_shape(tf.pad(joined, [[0, longest - size]]), [longest])
+def _are_rows(cuts: Sequence[Cut]) -> bool:
+    """Returns whether ranks have as many whole rows each, so that parts one after the other are
+    the tensor. No copy is made then, unless several travel together.
+    """
+    return all(cut.axis == 0 and len({*map(cut.size, _ranks(cut))}) == 1 for cut in cuts)
+
+
+def _ranks(cut: Cut) -> range:
+    return range(len(cut.bounds) - 1)
+
+
+def _joined(tensors: Sequence[tf.Tensor], axis: int) -> tf.Tensor:
+    return tensors[0] if len(tensors) == 1 else tf.concat(tensors, axis)
+
+
+def _padded(own: tf.Tensor, size: int, longest: int) -> tf.Tensor:
+    return own if size == longest else tf.pad(own, [[0, longest - size]])
 
 
 def _split(row: tf.Tensor, cuts: Sequence[Cut], rank: int) -> list[tf.Tensor]:
     sizes = [cut.size(rank) for cut in cuts]
-    pieces = tf.split(row[: sum(sizes)], sizes)
+    own = row if row.shape[0] == sum(sizes) else row[: sum(sizes)]
+    pieces = [own] if len(sizes) == 1 else tf.split(own, sizes)
     return [
         tf.reshape(piece, cut.part_shape(rank)) for piece, cut in zip(pieces, cuts, strict=True)
     ]

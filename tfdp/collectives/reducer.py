@@ -123,6 +123,7 @@ class Reducer:
         self,
         compress: CompressBucket,
         tensors: Sequence[tf.Tensor],
+        payload_bytes: Sequence[int],
         rank: int,
         watch: Watch | None = None,
     ) -> list[tf.Tensor]:
@@ -131,11 +132,13 @@ class Reducer:
         Args:
           compress: Sums the tensors at some positions.
           tensors: What is to be summed; their shapes are known.
+          payload_bytes: For each of them the bytes that stand for it: so buckets are filled.
           rank: The caller's rank.
           watch: Is told of each bucket.
         """
         results = list(tensors)
-        for members in self._buckets(tensors):
+        sized = zip(tensors, payload_bytes, strict=True)
+        for members in self._assigned([bucketing.Item(each.dtype.name, n) for each, n in sized]):
             transport = self._transport(rank)
             summed = compress(members, transport)
             for index, tensor in zip(members, summed, strict=True):

@@ -99,6 +99,15 @@ class ErrorFeedback(UpdateCompression):
         """
         return {RESIDUAL: Slot(shape, of_replica=True), **self.inner.slots(shape)}
 
+    def payload_bytes(self, shape: tuple[int, ...]) -> int:
+        """Returns the bytes that stand for a gradient of this shape in the inner compression.
+
+        >>> from tfdp.compression import TopK
+        >>> ErrorFeedback(TopK(0.01)).payload_bytes((50, 30))
+        120
+        """
+        return self.inner.payload_bytes(shape)
+
     def sum(self, bucket: Bucket, transport: Transport) -> Sums:
         """Returns the sums with the residuals in them, also on one replica.
 
@@ -167,4 +176,5 @@ def _kept(bucket: Bucket, corrected: Bucket, found: Sums) -> Sums:
 
 def kept_if_finite(total: tf.Tensor, new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
     """Returns the new value; the old one if the sum, alike on all replicas, is not finite."""
-    return tf.where(tf.reduce_all(tf.math.is_finite(total)), new, old)
+    # A conditional passes one of them on, where `tf.where` makes a pass over both.
+    return tf.cond(tf.reduce_all(tf.math.is_finite(total)), lambda: new, lambda: old)

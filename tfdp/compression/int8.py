@@ -64,6 +64,15 @@ class Int8(AbstractLossyCompression):
         update.check_integer(self, "block", 4, multiple_of=4)
         update.check_integer(self, "seed", 0)
 
+    def payload_bytes(self, shape: tuple[int, ...]) -> int:
+        """Returns the bytes of integers and scales.
+
+        >>> Int8(block=4).payload_bytes((3, 3))
+        24
+        """
+        blocks = -(-math.prod(shape) // self.block)
+        return blocks * (self.block + 4)
+
     def compressed(self, bucket: Bucket, transport: Transport) -> Sums:
         """Returns the sums of the rounded gradients.
 

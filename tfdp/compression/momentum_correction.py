@@ -139,6 +139,15 @@ class MomentumCorrection(UpdateCompression):
             for slots, is_sent in zip(found, sent, strict=True)
         ]
 
+    def payload_bytes(self, shape: tuple[int, ...]) -> int:
+        """Returns the bytes that stand for a gradient of this shape in the inner compression.
+
+        >>> from tfdp.compression import TopK
+        >>> MomentumCorrection(TopK(0.01)).payload_bytes((50, 30))
+        120
+        """
+        return self.inner.payload_bytes(shape)
+
     def sum(self, bucket: Bucket, transport: Transport) -> Sums:
         """Returns the sums with velocities and residuals in them, also on one replica.
 

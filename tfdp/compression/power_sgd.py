@@ -72,6 +72,14 @@ class PowerSGD(AbstractLossyCompression):
         _, columns = _matrix(shape)
         return {_FACTOR: Slot((columns, self.rank), of_replica=False, seed=self.seed)}
 
+    def payload_bytes(self, shape: tuple[int, ...]) -> int:
+        """Returns the bytes of both factors.
+
+        >>> PowerSGD(4).payload_bytes((100, 50))
+        2400
+        """
+        return 4 * self.rank * sum(_matrix(shape))
+
     def compressed(self, bucket: Bucket, transport: Transport) -> Sums:
         """Returns the sums' approximations.
 

@@ -47,6 +47,14 @@ class RandomK(AbstractLossyCompression):
         update.check_ratio(self, "ratio")
         update.check_integer(self, "seed", 0)
 
+    def payload_bytes(self, shape: tuple[int, ...]) -> int:
+        """Returns the bytes of the numbers.
+
+        >>> RandomK(0.01).payload_bytes((50, 30))
+        60
+        """
+        return 4 * math.ceil(self.ratio * math.prod(shape))
+
     def places(self, bucket: Bucket, index: int) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the places in one of the bucket's gradients, int32, and their runs' lengths.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -47,6 +48,15 @@ class Sign(AbstractLossyCompression):
     def __post_init__(self) -> None:
         super().__post_init__()
         update.check_integer(self, "block", _WORD, multiple_of=_WORD)
+
+    def payload_bytes(self, shape: tuple[int, ...]) -> int:
+        """Returns the bytes of bits and scales.
+
+        >>> Sign(block=32).payload_bytes((10, 10))
+        32
+        """
+        blocks = -(-math.prod(shape) // self.block)
+        return 4 * blocks * (self.block // _WORD + 1)
 
     def compressed(self, bucket: Bucket, transport: Transport) -> Sums:
         """Returns the sums of signs and scales.

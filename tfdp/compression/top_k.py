@@ -86,6 +86,14 @@ class TopK(AbstractLossyCompression):
         ratio = max(self.ratio, _STEP ** (stage + 1)) if stage < _STAGES else self.ratio
         return math.ceil(ratio * math.prod(shape))
 
+    def payload_bytes(self, shape: tuple[int, ...]) -> int:
+        """Returns the bytes of places and numbers, after a warm-up.
+
+        >>> TopK(0.01).payload_bytes((50, 30))
+        120
+        """
+        return 8 * self.count(shape)
+
     def compressed(self, bucket: Bucket, transport: Transport) -> Sums:
         """Returns the sums of what the replicas have chosen.
 
@@ -113,7 +121,7 @@ class TopK(AbstractLossyCompression):
         """Returns the sums, and the replica's own terms of them."""
         sizes = [math.prod(gradient.shape) for gradient in bucket.gradients]
         counts = [self.count(tuple(gradient.shape), stage) for gradient in bucket.gradients]
-        places, numbers, start = [], [], 0
+        places, numbers = [], []
         for gradient, size, count in zip(bucket.gradients, sizes, counts, strict=True):
             flat = tf.reshape(gradient, [-1])
             if self.exact or not _is_sampled(size, count):
@@ -121,19 +129,22 @@ class TopK(AbstractLossyCompression):
                 values = tf.gather(flat, chosen)
             else:
                 chosen, values = _above_threshold(flat, count, bucket.step)
-            places.append(chosen + start)
+            places.append(chosen)
             numbers.append(values + update.poison(flat))
-            start += size
-        own_places, own_numbers = tf.concat(places, axis=0), tf.concat(numbers, axis=0)
-        sent = tf.stack([own_places, tf.bitcast(own_numbers, tf.int32)])
+        joined = tf.concat(numbers, axis=0)
+        sent = tf.stack([tf.concat(places, axis=0), tf.bitcast(joined, tf.int32)])
         received = transport.gather(sent)
-        total = tf.zeros([start])
+        own = [_spread(*each) for each in zip(places, numbers, sizes, strict=True)]
+        sums: list[tf.Tensor] = []
         for rank in range(transport.world_size):
-            theirs = tf.bitcast(received[rank, 1], tf.float32)
-            total = _added(total, received[rank, 0], theirs)
-        own = _added(tf.zeros([start]), own_places, own_numbers)
+            of_rank = tf.split(received[rank, 0], counts)
+            theirs = tf.split(tf.bitcast(received[rank, 1], tf.float32), counts)
+            if rank == 0:
+                sums = [_spread(*each) for each in zip(of_rank, theirs, sizes, strict=True)]
+            else:
+                sums = [_added(*each) for each in zip(sums, of_rank, theirs, strict=True)]
         shapes = [gradient.shape for gradient in bucket.gradients]
-        return _cut(total, sizes, shapes), _cut(own, sizes, shapes)
+        return _shaped(sums, shapes), _shaped(own, shapes)
 
 
 def _largest(values: tf.Tensor, count: int) -> tf.Tensor:
@@ -192,6 +203,10 @@ def _added(total: tf.Tensor, places: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor
     return tf.tensor_scatter_nd_add(total, places[:, tf.newaxis], numbers)
 
 
-def _cut(flat: tf.Tensor, sizes: list[int], shapes: list[tf.TensorShape]) -> list[tf.Tensor]:
-    parts = tf.split(flat, sizes)
-    return [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]
+def _spread(places: tf.Tensor, numbers: tf.Tensor, size: int) -> tf.Tensor:
+    """Returns zeros with numbers at places that all differ."""
+    return tf.scatter_nd(places[:, tf.newaxis], numbers, [size])
+
+
+def _shaped(flat: list[tf.Tensor], shapes: list[tf.TensorShape]) -> list[tf.Tensor]:
+    return [tf.reshape(value, shape) for value, shape in zip(flat, shapes, strict=True)]

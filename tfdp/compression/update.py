@@ -14,6 +14,8 @@ from tfdp.collectives import Transport
 from tfdp.optimizers import exclusions
 from tfdp.sharding import Cut
 
+_FLOAT_BYTES = 4
+
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
@@ -186,6 +188,17 @@ class UpdateCompression(abc.ABC):
             self.slots(tuple(variable.shape)) if taken else None
             for variable, taken in zip(variables, self.takes(variables), strict=True)
         ]
+
+    def payload_bytes(self, shape: tuple[int, ...]) -> int:
+        """Returns the bytes that stand for a gradient of this shape: so buckets are filled.
+
+        As many as the gradient has, unless a compression says otherwise.
+
+        >>> from tfdp.compression import BetweenHosts, TopK
+        >>> TopK(0.01).payload_bytes((200, 100)), BetweenHosts(TopK(0.01)).payload_bytes((200, 100))
+        (1600, 80000)
+        """
+        return _FLOAT_BYTES * math.prod(shape)
 
     @abc.abstractmethod
     def compressed(self, bucket: Bucket, transport: Transport) -> Sums:

@@ -130,7 +130,7 @@ class Schedule:
         scattered = [tensor for tensor in ordered if id(tensor) in parts]
         summands = [each for each in ordered if not (each.sharded or id(each) in parts)]
         if lent:  # others can wait for more that travels with them
-            scattered, summands, joined = map(self._if_large, (scattered, summands, joined))
+            scattered, summands, joined = map(self._filled, (scattered, summands, joined))
         convert.sum(summands, asking)
         convert.scatter(scattered, [parts[id(tensor)] for tensor in scattered], asking)
         convert.join(joined, asking)
@@ -138,10 +138,16 @@ class Schedule:
             heapq.heappush(self._ready, task.number)
         self._waiting = []
 
-    def _if_large(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Returns tensors that fill a bucket; none if they do not."""
-        total = sum(size_bytes(tensor) or 0 for tensor in tensors)
-        return tensors if total >= self._walk.program.communicator.bucket_bytes else []
+    def _filled(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Returns those whose bucket is as large as what travels alone; the others wait for more.
+
+        So a layer's bias does not go with each kernel, as a collective of its own.
+        """
+        communicator = self._walk.program.communicator
+        least = min(communicator.bucket_bytes / 2, communicator.alone_bytes)
+        buckets = self._walk.program.buckets(tensors)
+        full = [each for each in buckets if sum(size_bytes(t) or 0 for t in each) >= least]
+        return [tensor for bucket in full for tensor in bucket]
 
     def _asking(self) -> str:
         return _asking([task.op for task, _ in self._waiting if task.op is not None])

@@ -92,6 +92,7 @@ class Replicas(Protocol):
         self,
         compress: CompressBucket,
         tensors: Sequence[tf.Tensor],
+        payload_bytes: Sequence[int],
         watch: Watch | None = None,
     ) -> list[tf.Tensor]:
         """Sums gradients over the replicas as `compress` does, without a gradient.
@@ -100,6 +101,7 @@ class Replicas(Protocol):
           compress: A function that is given positions in `tensors`, and what sends on behalf of
             the replica; it returns the sums of the tensors there, the same bits on all replicas.
           tensors: Gradients of known shapes.
+          payload_bytes: For each of them the bytes that stand for it.
           watch: Is told of the buckets that a graph sends.
         """
 

@@ -119,6 +119,7 @@ class StrategyReplicas:
         self,
         compress: CompressBucket,
         tensors: Sequence[tf.Tensor],
+        payload_bytes: Sequence[int],
         watch: Watch | None = None,
     ) -> list[tf.Tensor]:
         """Sums as `Replicas` says; eagerly, or by one replica, all in one bucket."""
@@ -130,7 +131,7 @@ class StrategyReplicas:
             return list(compress(range(len(tensors)), self._eager_transport()))
         self._check_can_communicate()
         with tf.name_scope("tfdp_compressed"):
-            return self.reducer.sum_by(compress, tensors, self.rank, watch)
+            return self.reducer.sum_by(compress, tensors, payload_bytes, self.rank, watch)
 
     def sum_of_neighbours(
         self,

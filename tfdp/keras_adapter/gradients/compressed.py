@@ -301,7 +301,8 @@ def sums_of_taken(
                     held.assign(values[name])
         return found.sums
 
-    return step.replicas.sum_by(compress, gradients, watch)
+    payload_bytes = [compression.payload_bytes(tuple(gradient.shape)) for gradient in gradients]
+    return step.replicas.sum_by(compress, gradients, payload_bytes, watch)
 
 
 def _warn_of_rows(optimizer: BaseOptimizer) -> None:
