@@ -108,7 +108,10 @@ def move(function: FunctionDef, sizes: Collection[str]) -> None:
                 of_host[name].CopyFrom(constants[name])
                 of_host[name].name, of_host[name].device = f"{name}/on_host", HOST
             node.input[index] = f"{of_host[name].name}{colon}{output}"
-    function.node_def.extend(of_host.values())
+    if of_host:
+        nodes = [*of_host.values(), *function.node_def]  # what is needed comes first
+        del function.node_def[:]
+        function.node_def.extend(nodes)
 
 
 def _is_arithmetic(node: NodeDef, known: Collection[str]) -> bool:
