@@ -25,6 +25,7 @@ from benchmarks.slow_links import add_slow_links
 from benchmarks.slow_ranks import add_slow_ranks
 from benchmarks.synchronization import add_synchronization
 from benchmarks.telemetry import add_telemetry
+from benchmarks.tpu import add_tpu
 from benchmarks.versions import add_versions
 from tfdp.command_line import add_command, require, set_environment
 
@@ -72,6 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
         add_slow_ranks,
         add_synchronization,
         add_telemetry,
+        add_tpu,
         add_versions,
     ):
         add(commands)

@@ -36,6 +36,10 @@ COMMANDS: Mapping[str, str] = {
     "synchronization": "python -m benchmarks synchronization",
     "slow-ranks": "python -m benchmarks slow-ranks",
     "versions": "python -m benchmarks versions --environments {folder}/environments",
+    "tpu": "python -m benchmarks tpu",
+    "tpu-sharded": "python -m benchmarks tpu --models mlp --topologies v5e:2x4 --shard optimizer",
+    "tpu-bfloat16": "python -m benchmarks tpu --models transformer --topologies v5e:2x4 "
+    "--dtype-policy mixed_bfloat16",
     "optimizers": "python -m benchmarks optimizers --rounds 20",
     "telemetry": "python -m benchmarks telemetry --rounds 12",
     "checkpoint": "python -m benchmarks checkpoint",

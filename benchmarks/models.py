@@ -29,8 +29,13 @@ DENSE = {"mlp": Dense(1024, 1024, 12), "small": Dense(64, 128, 3)}
 _INPUT_SHAPES: dict[str, tuple[int, ...]] = {
     **{name: (sizes.features,) for name, sizes in DENSE.items()},
     "mobilenet": (64, 64, 3),
+    "resnet50": (224, 224, 3),
     "transformer": (64,),
+    "lstm": (64,),
 }
+
+#: Those whose inputs are tokens, int32.
+OF_TOKENS = ("transformer", "lstm")
 
 #: Those that `benchmarks fit` times.
 MODELS = ("mlp", "small", "mobilenet")
@@ -44,8 +49,9 @@ def build_model(name: str, jit_compile: bool = False) -> keras.Model:
     Args:
       name: `"mlp"`, twelve layers of 1024 units with 12.6 million parameters (50 MB of gradients);
         `"small"`, three layers of 128 units with 43 thousand; `"mobilenet"`, MobileNetV2 for
-        64x64 pixels with 2.3 million in 158 tensors; or `"transformer"`, four blocks of 256 units
-        for 64 tokens with 3.3 million.
+        64x64 pixels with 2.3 million in 158 tensors; `"resnet50"`, Keras' for 224x224 pixels with
+        23.6 million; `"transformer"`, four blocks of 256 units for 64 tokens with 3.3 million; or
+        `"lstm"`, one of 256 units for 64 tokens with 0.6 million.
       jit_compile: The argument of `compile`. Keras' "auto" means False on CPU.
     """
     import keras
@@ -57,8 +63,21 @@ def build_model(name: str, jit_compile: bool = False) -> keras.Model:
         model = keras.Sequential([keras.Input(shape), *hidden, keras.layers.Dense(CLASSES)])
     elif name == "transformer":
         model = _transformer(shape)
+    elif name == "lstm":
+        model = keras.Sequential(
+            [
+                keras.Input(shape, dtype="int32"),
+                keras.layers.Embedding(_TOKENS, _WIDTH),
+                keras.layers.LSTM(_WIDTH),
+                keras.layers.Dense(CLASSES),
+            ]
+        )
     else:
-        model = keras.applications.MobileNetV2(
+        made = {
+            "mobilenet": keras.applications.MobileNetV2,
+            "resnet50": keras.applications.ResNet50,
+        }
+        model = made[name](
             input_shape=shape, weights=None, classes=CLASSES, classifier_activation=None
         )
     model.compile(
@@ -86,13 +105,18 @@ def _transformer(shape: tuple[int, ...]) -> keras.Model:
 def random_batch(name: str, examples: int) -> tuple[np.ndarray, np.ndarray]:
     """Draws inputs and uniform labels (int32) for the model `name`.
 
-    Inputs are normal (float32); those of the transformer are tokens (int32).
+    Inputs are normal (float32); those of the transformer and of the LSTM are tokens (int32).
     """
     generator = np.random.default_rng(0)
     shape = (examples, *_INPUT_SHAPES[name])
     inputs: np.ndarray
-    if name == "transformer":
+    if name in OF_TOKENS:
         inputs = generator.integers(_TOKENS, size=shape, dtype=np.int32)
     else:
         inputs = generator.standard_normal(shape, dtype=np.float32)
     return inputs, generator.integers(CLASSES, size=examples, dtype=np.int32)
+
+
+def input_shape(name: str) -> tuple[int, ...]:
+    """Returns the shape of an example of the model `name`."""
+    return _INPUT_SHAPES[name]

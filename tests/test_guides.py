@@ -10,6 +10,10 @@ import pytest
 DOCS = pathlib.Path(__file__).parent.parent / "docs"
 
 
+# The first makes the devices, before anything runs on them.
+GUIDES = ("installing", "topologies", "optimizers", "memory", "tpu")
+
+
 def program(guide):
     """All Python blocks of a guide, as one program."""
     text = (DOCS / guide / "README.md").read_text()
@@ -21,7 +25,6 @@ def program(guide):
 @pytest.mark.exhaustive("data/test_guide.py::test_the_guide_s_program_runs")
 def test_the_programs_of_short_guides_run(tmp_path):
     path = tmp_path / "guides.py"
-    # The first makes the devices, before anything runs on them.
-    path.write_text("\n".join(map(program, ("installing", "topologies", "optimizers", "memory"))))
+    path.write_text("\n".join(map(program, GUIDES)))
     done = subprocess.run([sys.executable, path], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

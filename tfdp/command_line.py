@@ -35,6 +35,8 @@ _INSTALL = {
     "sklearn": "pip install 'tfdp[demo]'",
     "jinja2": "pip install 'tfdp[report]'",
     "matplotlib": "pip install 'tfdp[demo]' (or 'tfdp[report]')",
+    "jax": "pip install 'tfdp[tpu]'",
+    "libtpu": "pip install 'tfdp[tpu]'",
     "google_crc32c": "pip install 'tfdp[records]'",
 }
 

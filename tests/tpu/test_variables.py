@@ -53,7 +53,7 @@ def test_to_read_a_value_leaves_it_on_the_devices(program):
         lambda v: tf.raw_ops.AssignVariableOp(resource=v.handle, value=tf.ones([4, 3])),
         lambda v: tf.function(lambda: v.assign(tf.ones([4, 3])))(),
     ],
-    ids=["assign", "assign_sub", "scatter", "by handle", "in a graph"],
+    ids=["assign", "assign_sub", "scatter", "by handle", "in a graph", "by raw"],
 )
 def test_what_the_host_writes_between_steps_is_what_the_next_step_reads(program, write):
     step, total, _ = program

@@ -2,8 +2,8 @@
 
 Each hook wraps one function of Keras or TensorFlow, and calls it as it is outside of a strategy of
 tfdp; the hooks in `feeding`, for pipelines, act without a strategy too. The strategy uses
-`install`, `around_replicas`, `end_rounds`, `end_averages` and `explain`. A program that gives a
-pipeline to `fit` without any strategy calls `install` itself.
+`install`, `around_replicas`, `end_rounds`, `end_averages`, `explain` and `compile_ahead`. A program
+that gives a pipeline to `fit` without any strategy calls `install` itself.
 """
 
 import importlib
@@ -13,11 +13,13 @@ from tfdp import hooks
 from tfdp.keras_adapter.gradients.rounds import end_averages, end_rounds
 from tfdp.keras_adapter.replica_functions import around_replicas
 from tfdp.keras_adapter.step import StrategyState
+from tfdp.keras_adapter.training.compiled_programs import compile_ahead
 from tfdp.keras_adapter.training.one_program import explain
 
 __all__ = [
     "StrategyState",
     "around_replicas",
+    "compile_ahead",
     "end_averages",
     "end_rounds",
     "explain",

@@ -7,6 +7,9 @@ import keras
 
 # The variable class: `keras.Variable` is the same object, but its module is needed for the backend.
 from keras.src.backend.common import global_state
+
+# Tells a graph that Keras builds to learn shapes alone, and never runs.
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.common.variables import Variable as KerasVariable
 from keras.src.backend.tensorflow import nn
 from keras.src.backend.tensorflow.core import Variable
@@ -42,6 +45,9 @@ GLOBAL_SEED_GENERATOR = "global_seed_generator"
 
 # All layers inside a layer, after the layer itself; `model.layers` lists the outermost only.
 flatten_layers = method(Layer, "_flatten_layers")
+
+# The function that builds a model, its losses, metrics and optimizer of a batch's shapes.
+build_of_shapes = method(TensorFlowTrainer, "_maybe_symbolic_build")
 
 # What a layer itself holds: the public lists hold inner layers' as well.
 own_state = Attribute(Layer, "_non_trainable_variables")
@@ -107,6 +113,7 @@ __all__ = [
     "epoch_of_backup",
     "flatten_layers",
     "global_state",
+    "in_stateless_scope",
     "io_utils",
     "key_of_variable",
     "legacy_h5_format",

@@ -96,6 +96,9 @@ class CompiledProgram(Protocol):
     def run(self, calls: Sequence[tuple[Sequence[object], Mapping[str, object]]]) -> object:
         """Runs calls with the same shapes one after the other; returns what the last one does."""
 
+    def run_ahead(self, calls: Sequence[tuple[Sequence[object], Mapping[str, object]]]) -> object:
+        """Compiles what `run` would run, of shapes alone; returns what is then known of it."""
+
     def explain(self) -> object:
         """Returns what is known of the program of the latest call; None: it was not called yet."""
 

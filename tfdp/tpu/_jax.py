@@ -1,16 +1,23 @@
 """The private names of jaxlib, each with its reason, and the import of JAX, which is an extra.
 
-Tested with jax and jaxlib 0.10.2. `tests/tpu/test_jax.py` fails when one of them moves.
+Tested with jax and jaxlib 0.8.3 and 0.10.2. `tests/tpu/test_jax.py` fails when one of them moves.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 try:
     import jax
+
+    # The class of the client of devices that are described only; no public name tells them.
+    from jax._src.lib import _jax as jaxlib_classes
 
     # Turns a serialized HLO module, TensorFlow's, into the text of a StableHLO module; public
     # functions of JAX make modules of Python functions alone.
     from jax._src.lib import xla_client
+    from jax.experimental import topologies
     from jax.interpreters.mlir import make_ir_context, merge_mlir_modules, register_lowering
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import func
@@ -21,6 +28,8 @@ except ImportError as error:
     ) from error
 
 __all__ = [
+    "are_described",
+    "described",
     "func",
     "hlo_text",
     "ir",
@@ -38,6 +47,50 @@ def hlo_text(serialized: bytes) -> str:
 
 
 def stablehlo_text(serialized: bytes) -> str:
-    """Returns a serialized HLO module as the text of a StableHLO module."""
+    """Returns a serialized HLO module as the text of a StableHLO module.
+
+    TensorFlow copies what it writes to variables. StableHLO has no such operation, since its values
+    are never written: they are left out, for XLA's compiler for TPUs takes no others.
+    """
     computation = xla_client.XlaComputation(serialized)
-    return xla_client._xla.mlir.xla_computation_to_mlir_module(computation)
+    text = xla_client._xla.mlir.xla_computation_to_mlir_module(computation)
+    copies = []
+
+    def find(operation: Any) -> Any:
+        if operation.name == "mhlo.copy":
+            copies.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    with make_ir_context():
+        module = ir.Module.parse(text)
+        module.operation.walk(find)
+        for copy in copies:
+            copy.results[0].replace_all_uses_with(copy.operands[0])
+            copy.erase()
+        return str(module)
+
+
+def described(topology: str) -> list[Any]:
+    """Returns the devices of a topology that may not be there, to compile for.
+
+    Args:
+      topology: Its name, such as "v5e:2x4".
+
+    Raises:
+      ValueError: It cannot be described: libtpu is not installed, or there is no such topology.
+    """
+    try:
+        found = topologies.get_topology_desc(platform="tpu", topology_name=topology)
+    except Exception as error:  # of many types, by where it stops
+        said = str(error).split("\n", maxsplit=1)[0]
+        raise ValueError(
+            "A topology must be one that libtpu knows, the kind of its chips and how many there "
+            f"are along each axis, but received {topology!r} ({said}). Use one such as "
+            '"v5e:2x4", where libtpu is installed (`pip install tfdp[tpu]`).'
+        ) from error
+    return list(found.devices)
+
+
+def are_described(devices: Sequence[Any]) -> bool:
+    """Returns whether devices are described only: programs are compiled for them, not run."""
+    return isinstance(devices[0].client, jaxlib_classes.CompileOnlyPyClient)

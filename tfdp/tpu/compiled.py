@@ -7,13 +7,15 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tfdp.replicas import one_device
 from tfdp.strategy.arguments import Arguments
 from tfdp.tpu.arrays import check_alike, fetched
+from tfdp.tpu.facts import Facts
 from tfdp.tpu.lowering import lowered
-from tfdp.tpu.programs import Facts, Program
+from tfdp.tpu.programs import Program
 
 if TYPE_CHECKING:
     from tfdp.tpu.strategy import TPUStrategy
@@ -73,16 +75,13 @@ class Compiled:
                 "A program of TPUs must be called eagerly, but was called while a graph is traced. "
                 "Call it outside of the `tf.function`; what is in it is compiled as a whole."
             )
+        self._strategy.extended.layouts.check_there()
         rows = [_rows_of(*call) for call in calls]
         every = [_arguments(*own) for _, own in rows]
-        of_whole, _ = rows[0]
-        specs = [_of_whole(spec, of_whole) for spec in every[0].fixed()]
-        key = every[0].key, tuple(specs), len(every), of_whole is not None
-        if key not in self._programs:
-            self._programs[key] = self._made(every[0], specs, len(every), of_whole is not None)
-        self._latest, structure = self._programs[key]
+        whole, _ = rows[0]
+        self._latest, structure = self._program(every[0], len(every), whole)
         given = [[parts[0] for parts in each.parts] for each in every]
-        if of_whole is None:
+        if whole is None:
             check_alike([tensor for each in given for tensor in each])
         outputs = iter(self._latest(given))
         flat = [
@@ -91,6 +90,27 @@ class Compiled:
         ]
         return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
 
+    @tf.autograph.experimental.do_not_convert
+    def ahead(self, *args: Any, **kwargs: Any) -> Facts:
+        """Compiles the function without running it, and returns what that has shown.
+
+        Args:
+          *args: The arguments of a call, with `tf.TensorSpec` in place of tensors, or tensors.
+          **kwargs: Those by name.
+
+        Raises:
+          ValueError: A size is not known.
+          MemoryError: It does not fit into a device's memory.
+        """
+        return self.run_ahead([(args, kwargs)])
+
+    def run_ahead(self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]) -> Facts:
+        """Compiles what `run` would run, and returns what that has shown."""
+        with tf.Graph().as_default():  # whose placeholders have shapes, and no values
+            arguments = _arguments(*tf.nest.map_structure(_placeholder, tuple(calls[0])))
+        self._latest, _ = self._program(arguments, len(calls))
+        return self._latest.facts
+
     def explain(self) -> Facts | None:
         """Returns what is known of the program of the latest call; None: it was not called yet."""
         return None if self._latest is None else self._latest.facts
@@ -98,6 +118,22 @@ class Compiled:
     def experimental_get_tracing_count(self) -> int:
         """Returns how often the function was traced, as a `tf.function` does."""
         return len(self._programs)
+
+    def _program(
+        self, arguments: Arguments, steps: int, whole: int | None = None
+    ) -> tuple[Program, Any]:
+        """Returns the program for arguments of such shapes, and the structure of its outputs.
+
+        Args:
+          arguments: The arguments.
+          steps: How many times it runs in one call.
+          whole: The number of rows of the whole batch, if the arguments are rows of it.
+        """
+        specs = [_of_whole(spec, whole) for spec in arguments.fixed()]
+        key = arguments.key, tuple(specs), steps, whole is not None
+        if key not in self._programs:
+            self._programs[key] = self._made(arguments, specs, steps, whole is not None)
+        return self._programs[key]
 
     def _made(
         self, arguments: Arguments, specs: Sequence[tf.TensorSpec], steps: int, in_parts: bool
@@ -110,9 +146,16 @@ class Compiled:
                 getattr(self.python_function, "__name__", "A function"),
                 [tuple(spec.shape) for spec in specs],
             )
+        layouts = self._strategy.extended.layouts
+        for rows in sorted({spec.shape[0] for spec in specs if spec.shape.rank}):
+            if layouts.parts(rows) < layouts.num_devices:
+                logging.getLogger("tfdp").warning(
+                    "A batch of %d rows is cut into %d parts, which several of the %d devices "
+                    "compute alike. Use a multiple of %d.",
+                    *(rows, layouts.parts(rows), layouts.num_devices, layouts.num_devices),
+                )
         function = arguments.function(self.python_function)
         program = lowered(self._strategy, function, specs)
-        layouts = self._strategy.extended.layouts
         return Program(program, layouts, steps, in_parts), program.structure
 
 
@@ -123,15 +166,30 @@ def on_host(array: Any) -> Any:
 
 def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
     for leaf in tf.nest.flatten((args, kwargs)):
-        if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)) or (
+        if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor, tf.TypeSpec)) or (
             tf.is_tensor(leaf) and leaf.dtype == tf.string
         ):
+            spec = leaf if isinstance(leaf, tf.TypeSpec) else tf.type_spec_from_value(leaf)
             raise TypeError(
                 "A program of TPUs must be given dense tensors of numbers, but received "
-                f"{tf.type_spec_from_value(leaf)}. Make it dense, or numbers, in the input "
-                "pipeline: `dataset.map(lambda x: x.to_tensor(shape=[None, 128]))`."
+                f"{spec}. Make it dense, or numbers, in the input pipeline: "
+                "`dataset.map(lambda x: x.to_tensor(shape=[None, 128]))`."
             )
     return Arguments(args, kwargs)
+
+
+def _placeholder(leaf: Any) -> Any:
+    """Returns a tensor without a value in place of a tensor, an array or a specification."""
+    if tf.is_tensor(leaf) or isinstance(leaf, (np.ndarray, np.generic)):
+        leaf = tf.TensorSpec(leaf.shape, leaf.dtype)
+    if not isinstance(leaf, tf.TensorSpec):
+        return leaf
+    if not leaf.shape.is_fully_defined():
+        raise ValueError(
+            f"A program of TPUs must be compiled for known sizes, but received {leaf}. Give all of "
+            "them; `dataset.batch(size, drop_remainder=True)` has them in its `element_spec`."
+        )
+    return tf.compat.v1.placeholder(leaf.dtype, leaf.shape)
 
 
 def _rows_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,16 +10,18 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tfdp.shares import largest_share, share_sizes
+from tfdp.tpu._jax import are_described
 from tfdp.tpu.variables import DeviceVariable
 
 # A variable of fewer elements stays whole: to gather it would take longer than it saves.
 SMALLEST_CUT = 2**16
 
-_AXIS = "batch"
-
 
 class Layouts:
-    """The layouts on a mesh of devices with one axis.
+    """The layouts on a mesh of devices, with an axis for each prime factor of their number.
+
+    All is cut evenly, as JAX wants arguments. Of 8 devices a batch of 100 rows takes 4: each of its
+    parts is on two.
 
     Args:
       devices: The devices, of JAX.
@@ -28,13 +31,18 @@ class Layouts:
       platform: The kind of the devices, as JAX names it: "tpu" or "cpu".
       num_processes: The number of the processes whose devices they are.
       replicated: The layout of what is whole on each device.
+      are_there: Whether the devices are there; else programs are compiled for them, and not run.
     """
 
     def __init__(self, devices: Sequence[Any], shard: str | None = None) -> None:
         in_order = sorted(devices, key=lambda device: (device.process_index, device.id))
-        self._mesh, self.shard = Mesh(np.array(in_order), (_AXIS,)), shard
+        sizes = _prime_factors(len(in_order))
+        self._axes = {f"devices_{number}": size for number, size in enumerate(sizes)}
+        self._mesh = Mesh(np.array(in_order).reshape(sizes), tuple(self._axes))
+        self.shard = shard
         self.platform = devices[0].platform
         self.num_processes = len({device.process_index for device in devices})
+        self.are_there = not are_described(devices)
         self.replicated = NamedSharding(self._mesh, PartitionSpec())
 
     def __str__(self) -> str:
@@ -45,47 +53,60 @@ class Layouts:
         """The number of devices."""
         return int(self._mesh.devices.size)
 
-    def padded(self, shape: tuple[int, ...], in_parts: bool = False) -> int:
-        """Returns the rows that an argument is given, to be cut evenly; those added are dropped.
+    def check_there(self) -> None:
+        """Checks that the devices are there.
 
-        A program takes its own rows of it first: what it computes is the batch's alone.
+        Raises:
+          RuntimeError: They are described only.
+        """
+        if not self.are_there:
+            raise RuntimeError(
+                f"A program must have devices that are there to run, but the strategy's, {self}, "
+                "are described by the name of a topology. Ask `strategy.compile_ahead(model, "
+                "batch)` what it would be; to run it, make `tfdp.TPUStrategy()` on a host with "
+                "TPUs."
+            )
+
+    def parts(self, rows: int) -> int:
+        """Returns into how many parts so many rows are cut: as many devices as divide them evenly.
+
+        >>> import jax
+        >>> [Layouts(jax.devices()[:4]).parts(rows) for rows in (8, 30, 7)]
+        [4, 2, 1]
+        """
+        return math.prod(self._axes[name] for name in self._even_axes(rows))
+
+    def given(self, shape: tuple[int, ...], in_parts: bool = False) -> tuple[int, ...]:
+        """Returns the shape of what a program is given of an argument.
 
         Args:
           shape: The argument's shape.
-          in_parts: Whether each process has its own rows, by the rule of `tfdp.shares`.
+          in_parts: Whether each process gives its own rows, by the rule of `tfdp.shares`: as many
+            as divide evenly between its devices; what it has not is added, and dropped later.
         """
-        rows = shape[0]
-        if in_parts:
-            own = largest_share(rows, self.num_processes)
-            return self.num_processes * (own + -own % (self.num_devices // self.num_processes))
-        return rows if rows < self.num_devices else rows + -rows % self.num_devices
+        if not (shape and in_parts):
+            return shape
+        each = largest_share(shape[0], self.num_processes)
+        each += -each % (self.num_devices // self.num_processes)
+        return (self.num_processes * each, *shape[1:])
 
     def rows(self, shape: tuple[int, ...], in_parts: bool = False) -> list[tuple[int, int]]:
-        """Returns where in what is given an argument's rows are: the bounds of each run.
-
-        >>> import jax
-        >>> Layouts(jax.devices()[:4]).rows((30, 2))
-        [(0, 30)]
-        """
-        if not in_parts:
+        """Returns where in what is given an argument's rows are: the bounds of each run."""
+        if not in_parts or self.given(shape, in_parts) == shape:
             return [(0, shape[0])]
-        each = self.padded(shape, in_parts) // self.num_processes
+        each = self.given(shape, in_parts)[0] // self.num_processes
         sizes = share_sizes(shape[0], self.num_processes)
         return [(each * rank, each * rank + size) for rank, size in enumerate(sizes) if size]
 
-    def of_argument(
-        self, shape: tuple[int, ...], of_steps: bool = False, in_parts: bool = False
-    ) -> NamedSharding:
-        """Returns the layout of an argument: its rows cut, if there is one for each device.
+    def of_argument(self, shape: tuple[int, ...], of_steps: bool = False) -> NamedSharding:
+        """Returns the layout of an argument, whose rows are cut.
 
         Args:
           shape: The argument's shape.
           of_steps: Whether an axis of steps comes before its own.
-          in_parts: Whether each process has its own rows: then they are cut in any case.
         """
-        if not shape or (shape[0] < self.num_devices and not in_parts):
-            return self.replicated
-        return NamedSharding(self._mesh, PartitionSpec(*[None] * of_steps, _AXIS))
+        axes = self._even_axes(shape[0]) if shape else ()
+        return NamedSharding(self._mesh, PartitionSpec(*[None] * of_steps, axes))
 
     def of_variable(self, variable: DeviceVariable) -> NamedSharding:
         """Returns the layout of a variable: whole, or cut along an axis that divides evenly."""
@@ -96,5 +117,28 @@ class Layouts:
             return self.replicated
         for axis, size in enumerate(shape):
             if size % self.num_devices == 0:
-                return NamedSharding(self._mesh, PartitionSpec(*[None] * axis, _AXIS))
+                return NamedSharding(self._mesh, PartitionSpec(*[None] * axis, tuple(self._axes)))
         return self.replicated
+
+    def _even_axes(self, rows: int) -> tuple[str, ...]:
+        found = []
+        for name, size in self._axes.items():
+            if rows and rows % size == 0:
+                found.append(name)
+                rows //= size
+        return tuple(found)
+
+
+def _prime_factors(number: int) -> list[int]:
+    """Returns a number's prime factors.
+
+    >>> _prime_factors(12), _prime_factors(1)
+    ([2, 2, 3], [1])
+    """
+    factors, factor = [], 2
+    while number > 1:
+        while number % factor == 0:
+            factors.append(factor)
+            number //= factor
+        factor += 1
+    return factors or [1]

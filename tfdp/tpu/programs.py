@@ -4,53 +4,22 @@ from __future__ import annotations
 
 import functools
 import logging
-import re
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 import tensorflow as tf
 from jax.sharding import NamedSharding
 
-from tfdp.tpu._jax import (
-    func,
-    ir,
-    merge_mlir_modules,
-    register_lowering,
-)
+from tfdp.tpu import facts
+from tfdp.tpu._jax import func, ir, merge_mlir_modules, register_lowering
 from tfdp.tpu.arrays import placed, placed_in_parts
+from tfdp.tpu.facts import Facts
 from tfdp.tpu.layouts import Layouts
 from tfdp.tpu.lowering import Lowered, main_of
 from tfdp.tpu.variables import DeviceVariable, variable_of
-
-_KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-
-
-class Facts(NamedTuple):
-    """What is known of a compiled program.
-
-    Attributes:
-      seconds: The seconds that it took to trace, to lower and to compile it, by these names.
-      collectives: How many collectives of each kind a step of a device has.
-      bytes_moved: The bytes of their results.
-      custom_calls: The targets of calls of what is no HLO, such as a callback to the host.
-      memory_bytes: The bytes of a device that it needs at once: of arguments, results and between.
-      weights_copied: How many of the variables that it writes are not written in place.
-    """
-
-    seconds: dict[str, float]
-    collectives: dict[str, int]
-    bytes_moved: int
-    custom_calls: tuple[str, ...]
-    memory_bytes: int
-    weights_copied: int
-
-    def __str__(self) -> str:
-        found = ", ".join(f"{count} {kind}" for kind, count in self.collectives.items())
-        took = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items())
-        return f"{found or 'no collective'}; {self.memory_bytes / 2**20:.0f} MiB a device; {took}"
 
 
 class Program:
@@ -108,20 +77,17 @@ class Program:
         values = [np.asarray(tensor) for tensor in tensors]
         value = values[0] if self._steps == 1 else np.stack(values)
         like = self._lowered.parameters[index]
-        shape, axis = self._given(like).shape, int(self._steps != 1)
         sharding = self._sharding_of_argument(like)
-        if like.shape:
-            rows = shape[axis] // (self._layouts.num_processes if self._in_parts else 1)
-            widths = [(0, 0)] * value.ndim
-            widths[axis] = (0, rows - value.shape[axis])
-            if any(widths[axis]):
-                value = np.pad(value, widths, mode="edge")
-            if self._in_parts:
-                return placed_in_parts(value, sharding, shape)
-        return placed(value, sharding)
+        if not (self._in_parts and like.shape):
+            return placed(value, sharding)
+        shape, axis = self._given(like).shape, int(self._steps != 1)
+        widths = [(0, 0)] * value.ndim
+        widths[axis] = (0, shape[axis] // self._layouts.num_processes - value.shape[axis])
+        return placed_in_parts(np.pad(value, widths), sharding, shape)
 
     def _sharding_of_argument(self, like: jax.ShapeDtypeStruct) -> NamedSharding:
-        return self._layouts.of_argument(like.shape, self._steps != 1, self._in_parts)
+        shape = self._layouts.given(like.shape, self._in_parts)
+        return self._layouts.of_argument(shape, self._steps != 1)
 
     def _compile(self) -> tuple[Any, Facts]:
         lowered, layouts = self._lowered, self._layouts
@@ -133,7 +99,8 @@ class Program:
             state = dict(zip(self._written, written, strict=True))
             state |= dict(zip(self._kept, kept, strict=True))
             own = [self._own(each, like) for each, like in zip(batch, arguments, strict=True)]
-            found = _call(lowered, [*own, *(state[index] for index in range(len(captured)))])
+            whole = [self._gathered(index, state[index]) for index in range(len(captured))]
+            found = _call(lowered, [*own, *whole])
             news = [found[lowered.updates[index]] for index in self._written]
             return news, found[:num_outputs]
 
@@ -164,30 +131,54 @@ class Program:
         begun = time.perf_counter()
         with jax.enable_x64(True):
             partitioned = compiling.trace(*shapes).lower(lowering_platforms=(layouts.platform,))
-            compiled = partitioned.compile()
+            compiled = self._fitting(partitioned)
         seconds = lowered.seconds | {"compile": time.perf_counter() - begun}
-        facts = _facts(compiled, seconds, len(self._written))
-        logging.getLogger("tfdp").info("A program was compiled for %s: %s.", layouts, facts)
-        return compiled, facts
+        found = facts.of(compiled, seconds, len(self._written))
+        logging.getLogger("tfdp").info("A program was compiled for %s: %s.", layouts, found)
+        return compiled, found
+
+    def _fitting(self, partitioned: Any) -> Any:
+        """Returns a program compiled, which must fit into a device's memory."""
+        try:
+            return partitioned.compile()
+        except jax.errors.JaxRuntimeError as error:
+            said = str(error).split("\n", maxsplit=1)[0]
+            if not said.startswith("RESOURCE_EXHAUSTED"):
+                raise
+            raise MemoryError(
+                f"A program must fit into the memory of each device of {self._layouts}, but does "
+                f"not ({said}). Use smaller batches, more devices, `mixed_bfloat16`, or "
+                'shard="optimizer".'
+            ) from error
 
     def _given(self, like: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        """Returns the shape of an argument as it is given: padded, and of all steps."""
-        shape = like.shape and (
-            self._layouts.padded(like.shape, self._in_parts),
-            *like.shape[1:],
-        )
+        """Returns the shape of an argument as it is given, of all steps."""
         steps = () if self._steps == 1 else (self._steps,)
+        shape = self._layouts.given(like.shape, self._in_parts)
         return jax.ShapeDtypeStruct((*steps, *shape), like.dtype)
 
     def _own(self, given: Any, like: jax.ShapeDtypeStruct) -> Any:
         """Returns an argument's own rows of what is given."""
-        if not like.shape:
+        if not like.shape or self._layouts.given(like.shape, self._in_parts) == like.shape:
             return given
         runs = [
             jax.lax.slice_in_dim(given, start, end)
             for start, end in self._layouts.rows(like.shape, self._in_parts)
         ]
-        return runs[0] if len(runs) == 1 else jax.numpy.concatenate(runs)
+        return jax.lax.with_sharding_constraint(
+            jax.numpy.concatenate(runs), self._layouts.of_argument(like.shape)
+        )
+
+    def _gathered(self, index: int, value: Any) -> Any:
+        """Returns a weight whole, as the program computes with it; other values as they are.
+
+        XLA would else cut what is computed of a batch along other axes as well. Where these were
+        an image's, gradients of a convolution came out wrong (jaxlib 0.10.2).
+        """
+        variable = self._variables[index]
+        if variable is None or not variable.is_weight:
+            return value
+        return jax.lax.with_sharding_constraint(value, self._layouts.replicated)
 
     def _sharding(self, index: int) -> NamedSharding:
         variable = self._variables[index]
@@ -220,36 +211,3 @@ def _primitive() -> Any:
 
     register_lowering(primitive, lower)
     return primitive
-
-
-def _facts(compiled: Any, seconds: dict[str, float], num_written: int) -> Facts:
-    text = compiled.as_text()
-    collectives, moved = {}, 0
-    for kind in _KINDS:
-        found = re.findall(rf"= (.+?) {kind}(?:-start)?\(", text)
-        if found:
-            collectives[kind] = len(found)
-            moved += sum(map(_bytes, found))
-    memory = compiled.memory_analysis()
-    needed = (
-        memory.argument_size_in_bytes
-        + memory.output_size_in_bytes
-        + memory.temp_size_in_bytes
-        - memory.alias_size_in_bytes
-    )
-    aliases = re.search(r"input_output_alias=\{(.*?)\}, entry", text)
-    in_place = len(re.findall(r"-alias\)", aliases.group(1))) if aliases else 0
-    targets = tuple(sorted(set(re.findall(r'custom_call_target="([^"]+)"', text))))
-    return Facts(seconds, collectives, moved, targets, needed, num_written - in_place)
-
-
-_SIZES = {"pred": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8}
-
-
-def _bytes(shapes: str) -> int:
-    """Returns the bytes of a result, one shape or several, such as "(f32[8,2]{1,0}, s32[])"."""
-    total = 0
-    for name, sizes in re.findall(r"(\w+)\[([\d,]*)\]", shapes):
-        size = _SIZES.get(name) or int(re.sub(r"\D", "", name) or 8) // 8
-        total += size * int(np.prod([int(each) for each in sizes.split(",") if each]))
-    return total

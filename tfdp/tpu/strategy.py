@@ -13,13 +13,13 @@ import tensorflow as tf
 from tfdp import keras_adapter
 from tfdp.data.feed import AbstractFeed
 from tfdp.replicas import CompilesPrograms, one_device
-from tfdp.tpu._jax import jax
+from tfdp.tpu._jax import described, jax
 from tfdp.tpu._tensorflow import OneDeviceExtended, ResourceVariable
 from tfdp.tpu.arrays import seed_alike
 from tfdp.tpu.compiled import Compiled
+from tfdp.tpu.facts import Facts
 from tfdp.tpu.inputs import OwnRowsDataset
 from tfdp.tpu.layouts import Layouts
-from tfdp.tpu.programs import Facts
 from tfdp.tpu.variables import adopt
 
 _SHARDS = ("optimizer", "parameters")
@@ -43,7 +43,8 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
     process' initial values. What callbacks write into them, each process must write alike.
 
     Args:
-      devices: JAX's devices, such as `jax.devices()[:4]`. None: all of them.
+      devices: JAX's devices, such as `jax.devices()[:4]`. None: all of them. The name of a
+        topology, such as "v5e:2x4": chips that need not be there, for `compile_ahead` alone.
       shard: What is cut beside the batch, each variable of 65,536 elements or more whose size along
         an axis is a multiple of the number of devices: "optimizer", the variables that are no
         weights; "parameters", weights as well. None: nothing.
@@ -62,7 +63,11 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
     1
     """
 
-    def __init__(self, devices: Sequence[Any] | None = None, shard: str | None = None) -> None:
+    def __init__(
+        self, devices: Sequence[Any] | str | None = None, shard: str | None = None
+    ) -> None:
+        if isinstance(devices, str):
+            devices = described(devices)
         devices = jax.devices() if devices is None else list(devices)
         if not devices or len({device.platform for device in devices}) != 1:
             raise ValueError(
@@ -132,6 +137,38 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
         if function is None:
             return functools.partial(self.partitioned)
         return Compiled(self, function)
+
+    def compile_ahead(self, model: keras.Model, batch: Any, method: str = "fit") -> Facts:
+        """Compiles a model's step without running it, for chips that need not be there.
+
+        A step that does not fit into a chip's memory is an error here, as it would be there. Where
+        the devices are there, the method then has its program at once.
+
+        Args:
+          model: A model that was made, and compiled by Keras, in the scope.
+          batch: A batch as the model's data have it, such as `(x, y)`, with `tf.TensorSpec` in
+            place of tensors, or tensors. `dataset.element_spec` is one, where all sizes are known.
+          method: Whose step: "fit", "evaluate" or "predict".
+
+        Returns:
+          What compiling has shown: collectives, memory, seconds.
+
+        Raises:
+          ValueError: A size is not known, or `method` is another one.
+          MemoryError: The step does not fit into a chip's memory.
+          PartitionError: It has what XLA cannot compile.
+
+        >>> import keras, tfdp
+        >>> strategy = tfdp.TPUStrategy()  # tfdp.TPUStrategy("v5e:2x4"), where libtpu is installed
+        >>> with strategy.scope():
+        ...     model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
+        ...     model.compile("sgd", "mse")
+        >>> batch = tf.TensorSpec([8, 4]), tf.TensorSpec([8, 1])
+        >>> strategy.compile_ahead(model, batch).weights_copied
+        0
+        """
+        facts: Facts = keras_adapter.compile_ahead(model, batch, method)
+        return facts
 
     def explain(self, model: keras.Model, method: str = "fit") -> Facts:
         """Returns what compiling a model's step has shown: seconds, collectives and memory.

@@ -16,15 +16,13 @@ import jax
 import numpy as np
 import tensorflow as tf
 
+from tfdp.keras_adapter._keras import in_stateless_scope
 from tfdp.replicas import one_device
 from tfdp.tpu._tensorflow import ResourceVariable
 from tfdp.tpu.arrays import fetched, of_first
 
 # The name under which a handle knows its variable: a traced program captures handles.
 _VARIABLE = "_tfdp_device_variable"
-
-# How the names of graphs begin in which Keras calls layers with symbols, as it builds a model.
-_FOR_SHAPES = "scratch_graph"
 
 
 class DeviceVariable(ResourceVariable):
@@ -40,7 +38,7 @@ class DeviceVariable(ResourceVariable):
     _is_home = True  # whether the host has the value
     _was_taken = False  # whether the devices have had the value before
     _is_read = False  # while it is read on the host
-    _is_captured = False  # whether a graph of others may read or write it at any time
+    _captured_by: Any = None  # graphs of others, each of which may read or write it at any time
 
     @property
     def handle(self) -> tf.Tensor:
@@ -49,9 +47,10 @@ class DeviceVariable(ResourceVariable):
         if not tf.executing_eagerly():
             if one_device.is_traced():
                 return handle  # of a program that takes the value itself
-            if _is_for_shapes(tf.compat.v1.get_default_graph()):
-                return handle
-            self._is_captured = True
+            if in_stateless_scope():
+                return handle  # of a graph that is never run
+            self._captured_by = self._captured_by or weakref.WeakSet()
+            self._captured_by.add(tf.compat.v1.get_default_graph())
         self._come_home()
         if not self._is_read:
             self._array = None
@@ -86,7 +85,7 @@ class DeviceVariable(ResourceVariable):
     def left(self, array: Any) -> None:
         """Takes an array on the devices for the new value."""
         self._array, self._is_home = array, False
-        if self._is_captured:
+        if self._captured_by:
             self._come_home()
             self._array = None
 
@@ -109,15 +108,6 @@ class DeviceVariable(ResourceVariable):
             yield
         finally:
             self._is_read = before
-
-
-def _is_for_shapes(graph: tf.Graph | None) -> bool:
-    """Whether a graph is one that Keras learns shapes from, or within one: it never runs."""
-    while graph is not None:
-        if getattr(graph, "name", "").startswith(_FOR_SHAPES):
-            return True
-        graph = getattr(graph, "outer_graph", None)
-    return False
 
 
 def adopt(variable: tf.Variable, is_weight: bool) -> tf.Variable:

@@ -11,6 +11,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdp.keras_adapter._keras import build_of_shapes
+from tfdp.keras_adapter.training.one_program import steps_of
 from tfdp.replicas import CompilesPrograms
 
 
@@ -56,6 +58,29 @@ def made_to_predict(model: keras.Model) -> Callable[..., Any]:
 
     function.steps = program  # type: ignore[attr-defined]
     return function
+
+
+def compile_ahead(model: keras.Model, batch: Any, method: str) -> Any:
+    """Compiles the step of a method without running it, and returns what that has shown.
+
+    Args:
+      model: The model.
+      batch: A batch, with `tf.TensorSpec` in place of tensors, or tensors.
+      method: "fit", "evaluate" or "predict".
+
+    Raises:
+      ValueError: The method is another one, or the model runs eagerly.
+    """
+    steps_of(model, method)
+    batch = _plain(batch)
+    steps = 1
+    if method == "predict":
+        model.make_predict_function()
+    else:
+        build_of_shapes(model, data_batch=batch)
+        model.make_train_function() if method == "fit" else model.make_test_function()
+        steps = model.steps_per_execution
+    return steps_of(model, method).run_ahead([((batch,), {})] * steps)
 
 
 def _program(model: keras.Model, step_function: Callable[..., Any]) -> Any:

@@ -93,11 +93,7 @@ def explain(model: keras.Model, method: str) -> Any:
     Raises:
       ValueError: The method was not called yet under the model's strategy, or is another one.
     """
-    if method not in _FUNCTIONS:
-        raise ValueError(
-            f'`method` must be "fit", "evaluate" or "predict", but received {method!r}.'
-        )
-    steps = getattr(getattr(model, _FUNCTIONS[method], None), "steps", None)
+    steps = steps_of(model, method)
     found = None if steps is None else steps.explain()
     if found is None:
         raise ValueError(
@@ -105,6 +101,19 @@ def explain(model: keras.Model, method: str) -> Any:
             f"Call `model.{method}` with a batch or two first, in a graph."
         )
     return found
+
+
+def steps_of(model: keras.Model, method: str) -> Any:
+    """Returns the step of a method, as it was made last; None: it was not.
+
+    Raises:
+      ValueError: The method is another one.
+    """
+    if method not in _FUNCTIONS:
+        raise ValueError(
+            f'`method` must be "fit", "evaluate" or "predict", but received {method!r}.'
+        )
+    return getattr(getattr(model, _FUNCTIONS[method], None), "steps", None)
 
 
 class _Trainer:

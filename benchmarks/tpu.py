@@ -1,0 +1,119 @@
+"""The benchmark of TPUs that are not there: what XLA makes of a step that it compiles for them."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+from benchmarks.models import OF_TOKENS, build_model, input_shape
+from tfdp.command_line import add_command, check, option, require, set_environment
+
+MODELS = ("mlp", "resnet50", "transformer", "lstm")
+
+# The GB of a chip's memory, by what a topology's name begins with.
+_CHIP_MEMORY = {"v4": 32, "v5e": 16, "v5p": 95, "v6e": 32}
+
+
+@dataclasses.dataclass(frozen=True)
+class TPUOptions:
+    """What is compiled, and for what."""
+
+    models: tuple[str, ...] = option(MODELS, "%(default)s", choices=MODELS)
+    topologies: tuple[str, ...] = option(
+        ("v5e:2x2", "v5e:2x4", "v6e:2x4"), "kinds of chips, and how many (%(default)s)"
+    )
+    examples: int = option(128, "of a chip, in each batch (%(default)s)", at_least=1)
+    shard: str | None = option(
+        None, "what is cut beside the batch", choices=("optimizer", "parameters")
+    )
+    dtype_policy: str = option(
+        "float32", "Keras' (%(default)s)", choices=("float32", "mixed_bfloat16")
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def add_tpu(commands: argparse._SubParsersAction) -> None:
+    """Adds `tpu` to the benchmarks."""
+    add_command(
+        commands,
+        "tpu",
+        TPUOptions,
+        _tpu,
+        help="what a step on TPUs exchanges and needs, compiled without one",
+        description="Has XLA compile the step of model.fit under TPUStrategy for TPUs that need "
+        "not be there, and prints its collectives, what would be a transfer to the host, and its "
+        "memory. Needs libtpu; a model takes minutes.",
+    )
+
+
+def _tpu(options: TPUOptions, parser: argparse.ArgumentParser) -> int:
+    require(["tensorflow", "jax", "libtpu"], parser)
+    set_environment()
+    return run(options)
+
+
+def run(options: TPUOptions) -> int:
+    """Compiles each model for each topology, and prints a table.
+
+    Returns:
+      The exit code: 0; 1 where a step has a transfer to the host, copies what it writes, or needs
+      more than a chip's memory.
+    """
+    print(
+        f"shard={options.shard}, {options.dtype_policy}, {options.examples} examples a chip; "
+        + ", ".join(f"{name} {version}" for name, version in _versions().items())
+    )
+    print()
+    print(
+        "| model | topology | trace, lower, compile (s) | collectives | MB exchanged "
+        "| transfers to the host | memory of a chip (MiB) | copied variables |"
+    )
+    print("|---|---|---|---|---|---|---|---|", flush=True)
+    well = True
+    for model in options.models:
+        for topology in options.topologies:
+            row, good = _row(options, model, topology)
+            print(row, flush=True)
+            well = well and good
+    return 0 if well else 1
+
+
+def _versions() -> dict[str, str]:
+    import importlib.metadata
+
+    import tensorflow as tf
+
+    names = ("keras", "jax", "jaxlib", "libtpu")
+    return {"TensorFlow": tf.__version__, **{n: importlib.metadata.version(n) for n in names}}
+
+
+def _row(options: TPUOptions, name: str, topology: str) -> tuple[str, bool]:
+    """Returns a row of the table, and whether all is well there."""
+    import keras
+    import tensorflow as tf
+
+    import tfdp
+
+    keras.config.set_dtype_policy(options.dtype_policy)
+    strategy = tfdp.TPUStrategy(topology, shard=options.shard)
+    with strategy.scope():
+        model = build_model(name)
+    rows = options.examples * strategy.num_replicas_in_sync
+    x = tf.TensorSpec([rows, *input_shape(name)], tf.int32 if name in OF_TOKENS else tf.float32)
+    facts = strategy.compile_ahead(model, (x, tf.TensorSpec([rows], tf.int32)))
+    memory = _CHIP_MEMORY.get(topology.split(":")[0])
+    fits = memory is None or facts.memory_bytes < memory * 1e9
+    cells = (
+        name,
+        f"{topology}, {strategy.num_replicas_in_sync} chips",
+        ", ".join(f"{facts.seconds[part]:.0f}" for part in ("trace", "lower", "compile")),
+        ", ".join(f"{count} {kind}" for kind, count in facts.collectives.items()) or "none",
+        f"{facts.bytes_moved / 1e6:.1f}",
+        ", ".join(facts.host_transfers) or "none",
+        f"{facts.memory_bytes / 2**20:.0f}" + (f" of {memory * 1e9 / 2**20:.0f}" if memory else ""),
+        str(facts.weights_copied),
+    )
+    good = fits and not facts.host_transfers and not facts.weights_copied
+    return f"| {' | '.join(cells)} |", good

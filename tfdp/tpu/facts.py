@@ -1,0 +1,97 @@
+"""What compiling a program has shown: collectives, transfers to the host, memory."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+
+_KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+
+
+class Facts(NamedTuple):
+    """What is known of a compiled program.
+
+    Attributes:
+      seconds: The seconds that it took to trace, to lower and to compile it, by these names.
+      collectives: How many collectives of each kind a step of a device has.
+      bytes_moved: The bytes of their results.
+      custom_calls: The targets of calls of what is no HLO.
+      host_transfers: What moves data from or to the host within the step: "infeed", "outfeed",
+        "send", "recv", "host memory", or the target of a callback.
+      memory_bytes: The bytes of a device that it needs at once: of arguments, results and between.
+      weights_copied: How many of the variables that it writes are not written in place.
+    """
+
+    seconds: dict[str, float]
+    collectives: dict[str, int]
+    bytes_moved: int
+    custom_calls: tuple[str, ...]
+    host_transfers: tuple[str, ...]
+    memory_bytes: int
+    weights_copied: int
+
+    def __str__(self) -> str:
+        found = ", ".join(f"{count} {kind}" for kind, count in self.collectives.items())
+        took = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items())
+        return f"{found or 'no collective'}; {self.memory_bytes / 2**20:.0f} MiB a device; {took}"
+
+
+def of(compiled: Any, seconds: dict[str, float], num_written: int) -> Facts:
+    """Returns what is known of a compiled program.
+
+    Args:
+      compiled: The program, as JAX has it.
+      seconds: See `Facts`.
+      num_written: The number of variables that it writes.
+    """
+    text = compiled.as_text()
+    collectives, moved = {}, 0
+    for kind in _KINDS:
+        found = re.findall(rf"= (.+?) {kind}(?:-start)?\(", text)
+        if found:
+            collectives[kind] = len(found)
+            moved += sum(map(_bytes, found))
+    memory = compiled.memory_analysis()
+    needed = (
+        memory.argument_size_in_bytes
+        + memory.output_size_in_bytes
+        + memory.temp_size_in_bytes
+        - memory.alias_size_in_bytes
+    )
+    aliases = re.search(r"input_output_alias=\{(.*?)\}, entry", text)
+    in_place = len(re.findall(r"-alias\)", aliases.group(1))) if aliases else 0
+    targets = tuple(sorted(set(re.findall(r'custom_call_target="([^"]+)"', text))))
+    return Facts(
+        seconds,
+        collectives,
+        moved,
+        targets,
+        _host_transfers(text, targets),
+        needed,
+        num_written - in_place,
+    )
+
+
+def _host_transfers(text: str, targets: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns what a compiled program's text has that moves data from or to the host."""
+    found = [kind for kind in ("infeed", "outfeed") if re.search(rf" {kind}\(", text)]
+    for kind in ("send", "recv"):
+        if re.search(rf" {kind}\(.*is_host_transfer=true", text):
+            found.append(kind)
+    if "S(5)" in text:  # the number of the host's memory in layouts
+        found.append("host memory")
+    return (*found, *(target for target in targets if "callback" in target))
+
+
+_SIZES = {"pred": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8}
+
+
+def _bytes(shapes: str) -> int:
+    """Returns the bytes of a result, one shape or several, such as "(f32[8,2]{1,0}, s32[])"."""
+    total = 0
+    for name, sizes in re.findall(r"(\w+)\[([\d,]*)\]", shapes):
+        size = _SIZES.get(name) or int(re.sub(r"\D", "", name) or 8) // 8
+        total += size * int(np.prod([int(each) for each in sizes.split(",") if each]))
+    return total
