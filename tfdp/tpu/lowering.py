@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfdp.strategy import tracing
 from tfdp.tpu import refusals
 from tfdp.tpu._jax import hlo_text, ir, jax, make_ir_context, stablehlo_text
+from tfdp.tpu.scatters import with_small_indices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +69,7 @@ def lowered(
             serialized = traced.experimental_get_compiler_ir(*specs)(stage="hlo_serialized")
     text = hlo_text(serialized)
     refusals.check_lowered(text, source.graph)
-    module = stablehlo_text(serialized)
+    module = with_small_indices(stablehlo_text(serialized))
     parameters, results, aliases = _signature(module)
     outputs = [leaf for leaf in source.outputs if leaf is not None]
     given = [*specs, *source.captured_inputs]
