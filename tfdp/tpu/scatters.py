@@ -1,7 +1,8 @@
 """Scatters with indices of 32 bits, such as the gradients of tables are.
 
-XLA's partitioner (jaxlib 0.10.2) pads the indices of a scatter that is cut unevenly with a number of
-32 bits, and aborts the process where they have 64: "Check failed: ShapeUtil::IsScalarWithElementType".
+XLA's partitioner (jaxlib 0.10.2) pads the indices of a scatter whose rows are cut unevenly with a
+number of 32 bits. Where they have 64 it aborts the process: "Check failed: ShapeUtil::
+IsScalarWithElementType(value.shape(), primitive_type)".
 """
 
 from __future__ import annotations
@@ -49,8 +50,10 @@ def _shrink(scatter: Any) -> None:
         return
     small = ir.RankedTensorType.get(kind.shape, ir.IntegerType.get_signless(32))
     with ir.InsertionPoint(scatter):
-        least, most = (
-            stablehlo.constant(ir.DenseElementsAttr.get(np.array(bound, np.int64)))
-            for bound in (-1, _LARGEST)
-        )
+        least, most = _constant(-1), _constant(_LARGEST)
         scatter.operands[place] = stablehlo.convert(small, stablehlo.clamp(least, indices, most))
+
+
+def _constant(value: int) -> Any:
+    array: Any = np.array(value, np.int64)  # a buffer, as Python's types say from 3.12 on
+    return stablehlo.constant(ir.DenseElementsAttr.get(array))
