@@ -23,12 +23,13 @@ TOLERANCE, TOLERANCE_OF_CHANGES = 1e-5, 1e-4
 # XLA draws other numbers than TensorFlow's kernels: one device is compiled, too, by TensorFlow.
 DRAWING = {
     *("`Dropout` and `GaussianNoise`", "private_gradients", "consistency", "conditional_gan"),
-    *("vae", "diffusion", "energy_model", "noise_for_two_batches", "images"),
+    *("vae", "diffusion", "energy_model", "noise_for_two_batches", "imbalanced_classes", "images"),
+    *("quantiles", "bayesian_network"),
 }
 # XLA rounds between operations that TensorFlow's kernels fuse, or does not where these do.
 HALF_PRECISION = {"mixed_float16", "mixed_bfloat16", "mixed_precision"}
-# Half precision has 11 bits: where sums have another order, a change of a weight has another last.
-TOLERANCE_OF_HALF_CHANGES = 1e-3
+# Half precision has 11 bits: where sums have another order, another last one.
+TOLERANCE_OF_HALF = 1e-3
 
 # What no chip can run, and what is said of it.
 _OWN_LOOP = NotImplementedError, r"@strategy\.partitioned"
@@ -43,6 +44,7 @@ REFUSED = {
     "tensorflow_noise": (PartitionError, r"RandomStandardNormal at states.py:\d+, in call"),
     "mixup_in_step": (PartitionError, r"StatelessRandomGammaV3 at own_steps.py:\d+, in train_step"),
     "augmentation": (PartitionError, "ImageProjectiveTransformV3"),
+    "wide_and_deep": (PartitionError, "SparseCross"),
 }
 
 # Rows that no number of devices divides, fewer rows than devices, draws, what a callback writes.
@@ -72,8 +74,9 @@ def test_a_program_makes_on_devices_what_it_makes_on_one(name, count, on_devices
     expected = on_one_device(name)
     found = trained(PROGRAMS[name], on_devices(count))
     is_half = name in HALF_PRECISION
-    of_changes = TOLERANCE_OF_HALF_CHANGES if is_half else TOLERANCE_OF_CHANGES
-    assert difference(found.values, expected.values) <= TOLERANCE
+    of_values = TOLERANCE_OF_HALF if is_half else TOLERANCE
+    of_changes = TOLERANCE_OF_HALF if is_half else TOLERANCE_OF_CHANGES
+    assert difference(found.values, expected.values) <= of_values
     assert difference(found.changes, expected.changes) <= of_changes
     assert found.on_devices
     assert not found.unlike
