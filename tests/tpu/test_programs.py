@@ -24,7 +24,7 @@ TOLERANCE, TOLERANCE_OF_CHANGES = 1e-5, 1e-4
 DRAWING = {
     *("`Dropout` and `GaussianNoise`", "private_gradients", "consistency", "conditional_gan"),
     *("vae", "diffusion", "energy_model", "noise_for_two_batches", "imbalanced_classes", "images"),
-    *("quantiles", "bayesian_network"),
+    *("quantiles", "bayesian_network", "queue_of_keys", "transformer_classifier"),
 }
 # XLA rounds between operations that TensorFlow's kernels fuse, or does not where these do.
 HALF_PRECISION = {"mixed_float16", "mixed_bfloat16", "mixed_precision"}
@@ -42,6 +42,7 @@ REFUSED = {
     "text_vectorization": _STRINGS,
     "columns_by_name": _STRINGS,
     "tensorflow_noise": (PartitionError, r"RandomStandardNormal at states.py:\d+, in call"),
+    "langevin_dynamics": (PartitionError, r"RandomStandardNormal at optimizers.py:\d+"),
     "mixup_in_step": (PartitionError, r"StatelessRandomGammaV3 at own_steps.py:\d+, in train_step"),
     "augmentation": (PartitionError, "ImageProjectiveTransformV3"),
     "wide_and_deep": (PartitionError, "SparseCross"),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdp import keras_adapter
 from tfdp.strategy import tracing
 from tfdp.tpu import refusals
 from tfdp.tpu._jax import hlo_text, ir, jax, make_ir_context, stablehlo_text
@@ -61,7 +62,8 @@ def lowered(
     """
     traced = tf.function(function, jit_compile=True)
     begun = time.perf_counter()
-    with tracing.outside_of_graphs(), tracing.as_on_one_device(strategy):
+    as_on_one_device = tracing.as_on_one_device(strategy)
+    with tracing.outside_of_graphs(), as_on_one_device, keras_adapter.of_fixed_sizes():
         source = traced.get_concrete_function(*specs)
         refusals.check_trace(source)
         tracing_ended = time.perf_counter()
