@@ -63,8 +63,10 @@ def _steps(program: Any, strategy: tf.distribute.Strategy) -> Any:
         model = program.run()
         # Else one device builds it in a first trace, and runs a second one, which draws otherwise.
         model.optimizer.build(model.trainable_variables)
-    once = {"epochs": 1, "shuffle": False, "verbose": 0}
-    return model, [model.fit(*batch, batch_size=len(batch[0]), **once) for batch in program.batches]
+    rows = [tf.TensorSpec((None, *each.shape[1:]), each.dtype) for each in program.batches[0]]
+    data = tf.data.Dataset.from_generator(lambda: program.batches, output_signature=tuple(rows))
+    data = data.apply(tf.data.experimental.assert_cardinality(len(program.batches)))
+    return model, model.fit(data, verbose=0)
 
 
 class Outcome:

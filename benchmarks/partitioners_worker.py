@@ -15,6 +15,10 @@ from typing import Any
 # Before JAX is imported: its CPU devices stand for TPUs.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
+# XLA's, of TensorFlow and of JAX: programs run a few steps, and to compile them takes longest.
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
 
 import jax
 import tensorflow as tf

@@ -51,11 +51,30 @@ def of_optimizer(name, make):
     cell(run)
 
 
+def of_tables(name, make):
+    """Makes a cell of an optimizer of a table, some of whose rows are in a batch several times."""
+
+    def run(strategy):
+        tokens = np.random.default_rng(7).integers(0, 40, (60, 3))
+        with strategy.scope():
+            rows = [keras.Input([3], dtype="int32"), layers.Embedding(50, 4), layers.Flatten()]
+            model = keras.Sequential([*rows, layers.Dense(1)])
+            model.compile(make(), "mse")
+        return model, model.fit(tokens, Y, 25, 2, shuffle=False, verbose=0)
+
+    run.__name__ = f"table_{name}"
+    cell(run)
+
+
 for kind in ("SGD", "RMSprop", "Adam", "AdamW", "Adadelta", "Adagrad", "Adamax", "Adafactor"):
     of_optimizer(kind, getattr(keras.optimizers, kind))
+    of_tables(kind, getattr(keras.optimizers, kind))
 for kind in ("Nadam", "Ftrl", "Lion", "Lamb", "Muon"):
     if hasattr(keras.optimizers, kind):
         of_optimizer(kind, getattr(keras.optimizers, kind))
+        of_tables(kind, getattr(keras.optimizers, kind))
+of_tables("RMSprop_with_momentum", lambda: keras.optimizers.RMSprop(momentum=0.9, centered=True))
+of_tables("LAMB", lambda: tfdp.optimizers.LAMB(0.01))
 of_optimizer("LARS", lambda: tfdp.optimizers.LARS(0.1))
 of_optimizer("LAMB", lambda: tfdp.optimizers.LAMB(0.01))
 

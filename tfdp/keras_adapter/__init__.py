@@ -2,7 +2,8 @@
 
 Each hook wraps one function of Keras or TensorFlow, and calls it as it is outside of a strategy of
 tfdp; the hooks in `feeding`, for pipelines, act without a strategy too. The strategy uses
-`install`, `around_replicas`, `end_rounds`, `end_averages`, `explain` and `compile_ahead`. A program
+`install`, `around_replicas`, `end_rounds`, `end_averages`, `explain`, `compile_ahead` and
+`of_fixed_sizes`. A program
 that gives a pipeline to `fit` without any strategy calls `install` itself.
 """
 
@@ -10,6 +11,7 @@ import importlib
 from typing import Any
 
 from tfdp import hooks
+from tfdp.keras_adapter.gradients.quotients import of_fixed_sizes
 from tfdp.keras_adapter.gradients.rounds import end_averages, end_rounds
 from tfdp.keras_adapter.replica_functions import around_replicas
 from tfdp.keras_adapter.step import StrategyState
@@ -24,12 +26,14 @@ __all__ = [
     "end_rounds",
     "explain",
     "install",
+    "of_fixed_sizes",
     "register",
 ]
 
 # The modules that register hooks.
 _MODULES = (
     "gradients.optimizers",
+    "gradients.quotients",
     "layers.batch_normalization",
     "layers.own_moments",
     "random.seeds",

@@ -11,7 +11,7 @@ from keras.src.backend.common import global_state
 # Tells a graph that Keras builds to learn shapes alone, and never runs.
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.common.variables import Variable as KerasVariable
-from keras.src.backend.tensorflow import nn
+from keras.src.backend.tensorflow import nn, numpy
 from keras.src.backend.tensorflow.core import Variable
 
 # The reduction of gradients and the variables for accumulation.
@@ -125,6 +125,7 @@ __all__ = [
     "metadata_path",
     "metadata_path_before",
     "nn",
+    "numpy",
     "own_state",
     "rate_of_optimizer",
     "reduction_axes",

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdp import keras_adapter
 from tfdp.strategy import tracing
 from tfdp.tpu import refusals
 from tfdp.tpu._jax import hlo_text, ir, jax, make_ir_context, stablehlo_text
+from tfdp.tpu.scatters import with_small_indices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +62,8 @@ def lowered(
     """
     traced = tf.function(function, jit_compile=True)
     begun = time.perf_counter()
-    with tracing.outside_of_graphs(), tracing.as_on_one_device(strategy):
+    as_on_one_device = tracing.as_on_one_device(strategy)
+    with tracing.outside_of_graphs(), as_on_one_device, keras_adapter.of_fixed_sizes():
         source = traced.get_concrete_function(*specs)
         refusals.check_trace(source)
         tracing_ended = time.perf_counter()
@@ -68,7 +71,7 @@ def lowered(
             serialized = traced.experimental_get_compiler_ir(*specs)(stage="hlo_serialized")
     text = hlo_text(serialized)
     refusals.check_lowered(text, source.graph)
-    module = stablehlo_text(serialized)
+    module = with_small_indices(stablehlo_text(serialized))
     parameters, results, aliases = _signature(module)
     outputs = [leaf for leaf in source.outputs if leaf is not None]
     given = [*specs, *source.captured_inputs]
