@@ -30,6 +30,16 @@ def test_a_whole_array_of_parts_is_one_all_gather_of_it():
     assert found.bytes_moved == 8 * 16 * 4
 
 
+def test_parts_of_one_collective_are_counted_once():
+    alone = "  %a = f32[8,4]{1,0:T(8,128)} all-gather(%b), channel_id=3, dimensions={0}"
+    part = f'{alone}, frontend_attributes={{chain_id="0"}}'
+    other = part.replace("id=3", "id=4")
+    for text, count in (([part, part], 1), ([part, part, other], 2), ([alone, alone], 2)):
+        assert facts._collectives("\n".join(text)) == {
+            "all-gather": ["f32[8,4]{1,0:T(8,128)}"] * count
+        }
+
+
 def test_a_callback_is_a_transfer_to_the_host():
     def function(x):
         jax.debug.callback(print, x)

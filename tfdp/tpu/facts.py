@@ -47,12 +47,9 @@ def of(compiled: Any, seconds: dict[str, float], num_written: int) -> Facts:
       num_written: The number of variables that it writes.
     """
     text = compiled.as_text()
-    collectives, moved = {}, 0
-    for kind in _KINDS:
-        found = re.findall(rf"= (.+?) {kind}(?:-start)?\(", text)
-        if found:
-            collectives[kind] = len(found)
-            moved += sum(map(_bytes, found))
+    exchanged = _collectives(text)
+    collectives = {kind: len(shapes) for kind, shapes in exchanged.items()}
+    moved = sum(_bytes(each) for shapes in exchanged.values() for each in shapes)
     memory = compiled.memory_analysis()
     needed = (
         memory.argument_size_in_bytes
@@ -72,6 +69,23 @@ def of(compiled: Any, seconds: dict[str, float], num_written: int) -> Facts:
         needed,
         num_written - in_place,
     )
+
+
+def _collectives(text: str) -> dict[str, list[str]]:
+    """Returns for each kind of collective that a compiled program's text has their results.
+
+    Where chips compute while they exchange, one collective is in several computations, a chain, in
+    which it has one channel. Elsewhere each has its own line, and several may have one channel.
+    """
+    found: dict[str, list[str]] = {}
+    for kind in _KINDS:
+        results: dict[Any, str] = {}
+        for line, each in enumerate(re.finditer(rf"= (.+?) {kind}(?:-start)?\(.*", text)):
+            chain = re.search(r"(channel_id=\d+),.*(chain_id=\"\d+\")", each.group())
+            results[chain.groups() if chain else line] = each.group(1)
+        if results:
+            found[kind] = list(results.values())
+    return found
 
 
 def _host_transfers(text: str, targets: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,0 +1,29 @@
+"""`benchmarks tpu`, with CPU devices in place of a topology's."""
+
+import pytest
+
+from benchmarks import tpu
+
+
+@pytest.fixture
+def on_cpu(monkeypatch):
+    jax = pytest.importorskip("jax")
+    monkeypatch.setattr("tfdp.tpu.strategy.described", lambda name: jax.devices()[:4])
+    monkeypatch.setattr("tfdp.tpu.layouts.are_described", lambda devices: True)
+    monkeypatch.setattr(tpu, "_versions", lambda: {"libtpu": "none"})
+    return tpu.TPUOptions(models=("lstm",), topologies=("v5e:2x2",), examples=2)
+
+
+@pytest.mark.slow
+def test_a_row_says_what_a_step_is_and_whether_it_fits(on_cpu, monkeypatch, capsys):
+    assert tpu.run(on_cpu) == 0
+    row = capsys.readouterr().out.splitlines()[-1]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[:2] == ["lstm", "v5e:2x2, 4 chips"]
+    assert "all-reduce" in cells[3]
+    # The gradients of 593,418 weights, in float32, and the loss.
+    assert cells[4] == f"{4 * 593_419 / 1e6:.1f}"
+    assert cells[5] == "none" and cells[6].endswith("of 15259") and cells[7] == "0"
+
+    monkeypatch.setitem(tpu._CHIP_MEMORY, "v5e", 1e-3)
+    assert tpu.run(on_cpu) == 1
