@@ -45,6 +45,7 @@ class Program:
         self._written = list(lowered.updates)
         every = range(len(self._variables))
         self._kept = [index for index in every if index not in lowered.updates]
+        self._constants: dict[int, Any] = {}  # captured tensors on the devices
         self._compiled, self.facts = self._compile()
 
     def __call__(self, batches: Sequence[Sequence[tf.Tensor]]) -> list[Any]:
@@ -68,7 +69,10 @@ class Program:
 
     def _taken(self, index: int) -> Any:
         if self._variables[index] is None:
-            return placed(self._lowered.captured[index].numpy(), self._layouts.replicated)
+            if index not in self._constants:
+                value = self._lowered.captured[index].numpy()
+                self._constants[index] = placed(value, self._layouts.replicated)
+            return self._constants[index]
         variable = self._variable(index)
         sharding = self._layouts.of_variable(variable)
         return variable.taken(lambda value: placed(value, sharding))

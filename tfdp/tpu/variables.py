@@ -92,7 +92,7 @@ class DeviceVariable(ResourceVariable):
     def _come_home(self) -> None:
         if self._is_home:
             return
-        value = fetched(self._array)
+        value = np.array(fetched(self._array))  # a copy: the next step writes in place
         with tf.init_scope(), tf.device(self._handle.device):
             tf.raw_ops.AssignVariableOp(resource=self._handle, value=value)
         self._is_home = True
