@@ -88,6 +88,21 @@ def test_a_variable_from_outside_of_the_scope_is_named(on_devices):
         on_devices(2).partitioned(lambda x: x * outside)(tf.ones([8]))
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: tf.sort(x, axis=1),
+        lambda x: tf.math.top_k(x, 2).values,
+        lambda x: tf.argsort(x, direction="DESCENDING"),
+        lambda x: tf.cast(tf.math.in_top_k(tf.argmax(x, 1), x, 2), tf.int32),
+    ],
+    ids=["sort", "top_k", "argsort", "in_top_k"],
+)
+def test_sizes_that_are_fixed_are_not_taken_for_open(on_devices, function):
+    x = tf.constant(np.random.default_rng(0).normal(size=[8, 5]), tf.float32)
+    np.testing.assert_array_equal(on_devices(4).partitioned(function)(x), function(x))
+
+
 @pytest.mark.parametrize("make", [tf.constant, tf.ragged.constant])
 def test_what_is_not_dense_numbers_is_no_argument(on_devices, make):
     with pytest.raises(TypeError, match="dense tensors of numbers"):

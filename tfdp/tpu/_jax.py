@@ -51,23 +51,26 @@ def stablehlo_text(serialized: bytes) -> str:
     """Returns a serialized HLO module as the text of a StableHLO module.
 
     TensorFlow copies what it writes to variables. StableHLO has no such operation, since its values
-    are never written: they are left out, for XLA's compiler for TPUs takes no others.
+    are never written: they are left out, for XLA's compiler for TPUs takes no others. So is what
+    sets a size to what it is already, as after the largest of some numbers were found.
     """
     computation = xla_client.XlaComputation(serialized)
     text = xla_client._xla.mlir.xla_computation_to_mlir_module(computation)
-    copies = []
+    without_effect = []
 
     def find(operation: Any) -> Any:
-        if operation.name == "mhlo.copy":
-            copies.append(operation)
+        sets_size = operation.name == "stablehlo.set_dimension_size"
+        is_same = sets_size and operation.operands[0].type == operation.results[0].type
+        if operation.name == "mhlo.copy" or is_same:
+            without_effect.append(operation)
         return ir.WalkResult.ADVANCE
 
     with make_ir_context():
         module = ir.Module.parse(text)
         module.operation.walk(find)
-        for copy in copies:
-            copy.results[0].replace_all_uses_with(copy.operands[0])
-            copy.erase()
+        for operation in without_effect:
+            operation.results[0].replace_all_uses_with(operation.operands[0])
+            operation.erase()
         return str(module)
 
 
