@@ -107,7 +107,12 @@ class CompilesPrograms(Sums):
     """The base class of `strategy.extended` where a compiler makes the replicas' programs.
 
     Everything outside of such programs is as on one device, which has no `Replicas`.
+
+    Attributes:
+      num_processes: The number of the processes that have the devices.
     """
+
+    num_processes: int
 
     @abc.abstractmethod
     def program(self, function: Callable[[object], object]) -> CompiledProgram:

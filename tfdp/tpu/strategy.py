@@ -40,7 +40,8 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
     On several hosts every process runs the same script, after `jax.distributed.initialize()`. Of a
     `tfdp.data.pipeline` each process reads the rows of its own chips; of other data each gives
     whole batches, which are compared, and sends its own chips their rows. Variables have the first
-    process' initial values. What callbacks write into them, each process must write alike.
+    process' initial values. What callbacks write into them, each process must write alike, and one
+    process alone should write files (`jax.process_index() == 0`).
 
     Args:
       devices: JAX's devices, such as `jax.devices()[:4]`. None: all of them. The name of a
@@ -188,9 +189,17 @@ class _Extended(OneDeviceExtended, CompilesPrograms):
 
     def __init__(self, container: TPUStrategy, layouts: Layouts) -> None:
         super().__init__(container, "/cpu:0")
-        self.layouts = layouts
+        self.layouts, self.num_processes = layouts, layouts.num_processes
         # TensorFlow says so of the inner part that a strategy is made with, which this replaces.
         self._retrace_functions_for_each_device = False
+
+    @property
+    def should_checkpoint(self) -> bool:
+        return bool(jax.process_index() == 0)
+
+    @property
+    def should_save_summary(self) -> bool:
+        return self.should_checkpoint
 
     def program(self, function: Callable[..., Any]) -> Compiled:
         return self._container_strategy().partitioned(function)
