@@ -22,7 +22,14 @@ BOUND = 1e-4
 
 _REPLICAS, _DEVICES = 2, 4
 _SIDES = (f"tfdp {_REPLICAS}", f"xla {_DEVICES}", "both")
-_SHOWN_CHARACTERS = 160
+_SHOWN_CHARACTERS = 220
+
+# What is known to differ under XLA's partitioner, and why.
+KNOWN_BY_XLA = {
+    "tickets": "its weights and predictions agree. Keras weighs the logged losses of several "
+    "outputs by the batch's size where a trace knows it, as in programs of fixed sizes: a short "
+    "last batch weighs less."
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,9 +75,10 @@ def run(results: pathlib.Path, console: Console | None = None) -> int:
 
     Returns:
       The exit code: 0, or 1 where one side differs from one device by more than :data:`BOUND`, but
-      for what `tests/foreign` declares to differ, or the process failed.
+      for what is declared to differ, in `tests/foreign` or :data:`KNOWN_BY_XLA`; or the process
+      failed.
     """
-    from benchmarks.partitioners_programs import known_to_differ, programs
+    from benchmarks.partitioners_programs import known_to_differ, programs, tolerance
 
     console = console or Console()
     results.parent.mkdir(parents=True, exist_ok=True)
@@ -87,7 +95,11 @@ def run(results: pathlib.Path, console: Console | None = None) -> int:
     for line in table([found[name] for name in names if name in found]):
         console.print(line, markup=False, soft_wrap=True)
     known = known_to_differ()
-    differ = [name for name in names if name in found and _differs(found[name], name in known)]
+    differ = [
+        name
+        for name in names
+        if name in found and _differs(found[name], name in known, max(BOUND, tolerance(name)))
+    ]
     lost = [name for name in names if name not in found]
     for name in lost:
         console.print(f"Not measured: {name}.", style="red", markup=False, soft_wrap=True)
@@ -128,11 +140,15 @@ def table(found: Sequence[dict[str, Any]]) -> Iterator[str]:
         refused = each[_SIDES[1]]
         if "error" in refused:
             said = " ".join(refused["says"].split())
+            said = said.rpartition(f"{refused['error']}: ")[2]  # behind the lines of a user's code
             reasons.setdefault(f"{refused['error']}: {said}", []).append(each["program"])
     yield ""
     for reason, names in reasons.items():
         shown = reason if len(reason) <= _SHOWN_CHARACTERS else f"{reason[:_SHOWN_CHARACTERS]}..."
         yield f"- {', '.join(names)}: {shown}"
+    for name in (each["program"] for each in found):
+        if name in KNOWN_BY_XLA:
+            yield f"- {name}: {KNOWN_BY_XLA[name]}"
 
 
 def _shown(result: dict[str, Any] | None) -> str:
@@ -150,8 +166,9 @@ def largest(result: dict[str, Any]) -> float:
     return max(result["values"], result["changes"])
 
 
-def _differs(found: dict[str, Any], is_known: bool) -> bool:
+def _differs(found: dict[str, Any], is_known: bool, bound: float) -> bool:
     by_tfdp, by_xla = (found.get(side, {}) for side in _SIDES[:2])
     is_refused = by_xla.get("error") in ("PartitionError", "NotImplementedError", "TypeError")
-    xla_differs = not is_refused and not largest(by_xla) <= BOUND
-    return xla_differs or (not is_known and not largest(by_tfdp) <= BOUND)
+    is_expected = is_refused or found["program"] in KNOWN_BY_XLA
+    xla_differs = not is_expected and not largest(by_xla) <= bound
+    return xla_differs or (not is_known and not largest(by_tfdp) <= bound)

@@ -41,6 +41,12 @@ def known_to_differ() -> set[str]:
     return {name for name, program in _foreign().items() if program.outcome == "found"}
 
 
+def tolerance(name: str) -> float:
+    """Returns by how much what a program makes may differ, of the largest value of its kind."""
+    program = _foreign().get(name)
+    return 0.0 if program is None else float(program.tolerance)
+
+
 def _foreign() -> dict[str, Any]:
     if str(_TESTS) not in sys.path:
         sys.path.append(str(_TESTS))

@@ -13,7 +13,10 @@ from benchmarks.partitioners_programs import difference
 
 ALIKE = {"values": 1e-7, "changes": 2e-7, "unlike": []}
 FAR = {"values": 1e-7, "changes": 2e-3, "unlike": []}
-REFUSED = {"error": "PartitionError", "says": "a program must\nhave no strings"}
+REFUSED = {
+    "error": "PartitionError",
+    "says": "in user code:\n PartitionError: a program must\nhave none",
+}
 
 
 def measured(name, xla=ALIKE, tfdp=ALIKE, **others):
@@ -33,6 +36,10 @@ def shown(monkeypatch, tmp_path, found, names=None, before=()):
     names = [each["program"] for each in found] if names is None else names
     monkeypatch.setattr(partitioners_programs, "programs", lambda: dict.fromkeys(names))
     monkeypatch.setattr(partitioners_programs, "known_to_differ", lambda: {"known"})
+    monkeypatch.setattr(
+        partitioners_programs, "tolerance", lambda name: {"half": 1e-2}.get(name, 0.0)
+    )
+    monkeypatch.setattr(partitioners, "KNOWN_BY_XLA", {"logs": "its logs differ"})
     monkeypatch.setattr(partitioners, "_measured", worker)
     results = tmp_path / "results.jsonl"
     results.write_text("".join(json.dumps(each) + "\n" for each in before))
@@ -53,7 +60,7 @@ def test_what_is_refused_is_listed_with_its_reason_and_is_no_difference(monkeypa
     code, printed, _ = shown(monkeypatch, tmp_path, [measured("text", xla=REFUSED)])
     assert code == 0
     assert "| text | 2.0e-07 | PartitionError | PartitionError |" in printed
-    assert "- text: PartitionError: a program must have no strings" in printed
+    assert "- text: PartitionError: a program must have none" in printed
 
 
 @pytest.mark.parametrize(
@@ -63,6 +70,9 @@ def test_what_is_refused_is_listed_with_its_reason_and_is_no_difference(monkeypa
         (measured("far", tfdp=FAR), 1),
         (measured("known", tfdp=FAR), 0),
         (measured("known", xla=FAR), 1),
+        (measured("half", xla=FAR), 0),
+        (measured("logs", xla=FAR), 0),
+        (measured("logs", tfdp=FAR), 1),
         (measured("unlike", xla=ALIKE | {"unlike": ["kernel"]}), 1),
         (measured("broken", xla={"error": "AttributeError", "says": ""}), 1),
     ],
