@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 
 from tfdp.tpu import layouts
 
@@ -32,7 +33,7 @@ def trained(strategy, rows):
     return model
 
 
-@pytest.mark.parametrize("rows", [32, 30, 7])
+@pytest.mark.parametrize("rows", tiers.first_of(30, 32, 7))
 @pytest.mark.parametrize("shard", ["optimizer", "parameters"])
 def test_weights_and_slots_are_those_of_one_device(on_devices, shard, rows, monkeypatch):
     monkeypatch.setattr(layouts, "SMALLEST_CUT", 64)
