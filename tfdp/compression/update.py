@@ -154,7 +154,12 @@ class UpdateCompression(abc.ABC):
 
     @property
     def sums_parts(self) -> bool:
-        """Whether it has `compressed_parts`."""
+        """Whether it has `compressed_parts`.
+
+        >>> from tfdp.compression import ErrorFeedback, Int8, TopK
+        >>> ErrorFeedback(Int8()).sums_parts, TopK(0.5).sums_parts
+        (True, False)
+        """
         return False
 
     @abc.abstractmethod
@@ -213,6 +218,15 @@ class UpdateCompression(abc.ABC):
           bucket: The gradients, whole.
           cuts: The cut of each into the replicas' parts.
           transport: What sends.
+
+        >>> from tfdp.collectives import Transport
+        >>> from tfdp.compression import Bucket, ErrorFeedback, Int8
+        >>> bucket = Bucket.of([127.0, -5.0, 0.0], slots=[{"residual": tf.zeros([3])}])
+        >>> cut = Cut((3,), axis=0, bounds=(0, 3))
+        >>> feedback = ErrorFeedback(Int8(block=4))
+        >>> found = feedback.compressed_parts(bucket, [cut], Transport(tf.identity))
+        >>> found.sums[0].numpy().tolist()
+        [127.0, -5.0, 0.0]
         """
         raise NotImplementedError
 

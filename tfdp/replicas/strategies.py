@@ -139,7 +139,7 @@ def sums_of(strategy: tf.distribute.Strategy) -> Sums:
 
     >>> import tfdp
     >>> sums_of(tfdp.DataParallelStrategy(["CPU:0"])).order_of_sums()["topology"]
-    'native'
+    'Native()'
     """
     assert isinstance(strategy.extended, Sums), "it is a strategy of tfdp"
     return strategy.extended

@@ -180,6 +180,15 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
 
         Raises:
           ValueError: The method has run no step yet.
+
+        >>> import keras, numpy as np, tfdp
+        >>> strategy = tfdp.TPUStrategy()
+        >>> with strategy.scope():
+        ...     model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
+        ...     model.compile("sgd", "mse")
+        >>> history = model.fit(np.ones([8, 4]), np.ones([8, 1]), batch_size=8, verbose=0)
+        >>> strategy.explain(model).host_transfers
+        ()
         """
         return keras_adapter.explain(model, method)
 
