@@ -165,8 +165,9 @@ def clip_gradients(
     """Gives an optimizer what it clips, and updates by; records its norm."""
     if not one_device.is_traced() or is_outer(self):
         return original(self, grads, *args, **kwargs)
-    own = updating_of(self)
-    grads = own.clipped(self, list(grads), updating.variables_updated())
+    own, grads, variables = updating_of(self), list(grads), updating.variables_updated()
+    if len(grads) == len(variables):  # a method of one's own that leaves some out uses wholes
+        grads = own.clipped(self, grads, variables)
     if self.gradient_accumulation_steps:
         grads = own.recorded(grads)
     step_recording.gradient_norm(grads)
