@@ -27,6 +27,7 @@ from tfdp.compression import (
     RandomK,
     TopK,
 )
+from tfdp.errors import GradientError
 
 EXAMPLES, REPLICAS, ROWS = 8, 2, 5
 FEEDBACK = ErrorFeedback(TopK(1 / 3, smallest=1, exclude=["bias$", "embeddings$"]))
@@ -313,6 +314,14 @@ def test_what_a_method_of_ones_own_may_use_is_whole(kind, of):
     total = sum(kernel_gradients(x, rows, y))
     model = fit(made(lambda: kind(1.0)), [(x, rows, y)])
     np.testing.assert_allclose(weights(model), -of(total), rtol=1e-6)
+
+
+@pytest.mark.slow
+@with_two_replicas
+def test_a_method_of_ones_own_that_leaves_gradients_out_goes_with_no_momentum_of_compression():
+    model = made(lambda: LeavesOut(1.0), MomentumCorrection(TopK(0.5)))
+    with pytest.raises(GradientError, match="leaves some out"):
+        fit(model, [data()])
 
 
 class WithNorm(keras.Model):

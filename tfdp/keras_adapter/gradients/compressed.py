@@ -129,6 +129,20 @@ class CompressedUpdates(Compressed):
         number = tf.convert_to_tensor(optimizer.iterations)
         return call([*given, number], sums, lambda values: values[:-1])
 
+    def check_left_out(self) -> None:
+        """Checks that the compression does not have the momentum, which whole sums have not.
+
+        Raises:
+          GradientError: It has.
+        """
+        if self.compression.has_momentum:
+            raise GradientError(
+                f"All gradients must reach the update to get the momentum of {self.compression!r}, "
+                "but a method of the optimizer's own leaves some out. Give `apply` the variables "
+                "that it is to update, or use tfdp.compression.ErrorFeedback and an optimizer with "
+                "momentum."
+            )
+
 
 def _summed(step: Step, values: list[Value], are_own: list[bool]) -> list[Value]:
     own = [index for index, is_own in enumerate(are_own) if is_own]

@@ -166,8 +166,10 @@ def clip_gradients(
     if not one_device.is_traced() or is_outer(self):
         return original(self, grads, *args, **kwargs)
     own, grads, variables = updating_of(self), list(grads), updating.variables_updated()
-    if len(grads) == len(variables):  # a method of one's own that leaves some out uses wholes
+    if len(grads) == len(variables):
         grads = own.clipped(self, grads, variables)
+    else:
+        own.check_left_out()
     if self.gradient_accumulation_steps:
         grads = own.recorded(grads)
     step_recording.gradient_norm(grads)

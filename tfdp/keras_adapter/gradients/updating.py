@@ -85,6 +85,12 @@ class Updating:
         """Returns what is clipped, and updated by: of a window the mean of its gradients."""
         return list(gradients)
 
+    def check_left_out(self) -> None:
+        """Checks that a method of the user's own may leave gradients out; whole sums are used then.
+
+        Whose the others are is not known.
+        """
+
     def recorded(self, gradients: list[Value | None]) -> list[Value | None]:
         """Records an update by gradients, if something records; returns what is used for them."""
         return program_recording.update(gradients)
