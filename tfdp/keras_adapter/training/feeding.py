@@ -26,7 +26,7 @@ from tfdp.keras_adapter._keras import (
     strategy_of_iterator,
 )
 from tfdp.keras_adapter.training import checkpointing
-from tfdp.replicas import cutter_of, replicas_of
+from tfdp.replicas import compiler_of, cutter_of, replicas_of
 
 # Whether `predict`, with Keras' own `make_predict_function`, makes the iterator.
 _PREDICTING: contextvars.ContextVar[bool] = contextvars.ContextVar("predicting", default=False)
@@ -156,7 +156,9 @@ def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) 
             feed = feed.with_share_fn(make_class_weight_map_fn(weights), key)
         strategy = kwargs["distribute_strategy"]
         self._tfdp_counts = False
-        if replicas_of(strategy) is None and not _is_default(strategy):
+        compiler = compiler_of(strategy)
+        takes_each = compiler is not None and compiler.num_processes == 1
+        if replicas_of(strategy) is None and not (takes_each or _is_default(strategy)):
             # Another strategy fetches batches beforehand, and Keras one to learn the shape, so a
             # batch that was read must not count as trained.
             feed, self._tfdp_counts = feed.uncounted(), True
