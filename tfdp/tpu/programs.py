@@ -73,9 +73,7 @@ class Program:
                 value = self._lowered.captured[index].numpy()
                 self._constants[index] = placed(value, self._layouts.replicated)
             return self._constants[index]
-        variable = self._variable(index)
-        sharding = self._layouts.of_variable(variable)
-        return variable.taken(lambda value: placed(value, sharding))
+        return self._variable(index).taken(lambda value: placed(value, self._sharding(index)))
 
     def _placed(self, index: int, tensors: Sequence[tf.Tensor]) -> Any:
         values = [np.asarray(tensor) for tensor in tensors]
