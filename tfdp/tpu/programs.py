@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 import tensorflow as tf
+from jax.extend.core import Primitive
 from jax.sharding import NamedSharding
 
 from tfdp.tpu import facts
@@ -196,8 +197,6 @@ def _call(lowered: Lowered, arguments: Sequence[Any]) -> list[Any]:
 @functools.cache
 def _primitive() -> Any:
     """Returns the operation of JAX that calls a module of StableHLO."""
-    from jax.extend.core import Primitive
-
     primitive = Primitive("tfdp_program")
     primitive.multiple_results = True
 

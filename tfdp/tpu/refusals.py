@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdp.errors import PartitionError
 from tfdp.partition import lines_named
+from tfdp.tpu.variables import variable_of
 
 _MOVE = "Move it into the input pipeline (`dataset.map`), or train under DataParallelStrategy."
 
@@ -28,7 +29,6 @@ _HIDDEN_STATES = (
     "RandomShuffle",
     "Multinomial",
 )
-
 
 # Instructions of XLA that are in no program of TPUs, as they are written, and why.
 _UNLIKE = {
@@ -76,8 +76,6 @@ def _reason(node: tf.compat.v1.NodeDef) -> str | None:
 
 
 def _check_captured(tensor: tf.Tensor, graph: tf.Graph) -> None:
-    from tfdp.tpu.variables import variable_of
-
     if tensor.dtype != tf.resource or variable_of(tensor) is not None:
         return
     names = {id(each.handle): each.name for each in graph.variables}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -136,7 +135,7 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
         [18.6667, 0.083, 0.0004]
         """
         if function is None:
-            return functools.partial(self.partitioned)
+            return self.partitioned
         return Compiled(self, function)
 
     def compile_ahead(self, model: keras.Model, batch: Any, method: str = "fit") -> Facts:
