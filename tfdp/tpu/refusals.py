@@ -14,7 +14,7 @@ from tfdp.tpu.variables import variable_of
 
 _MOVE = "Move it into the input pipeline (`dataset.map`), or train under DataParallelStrategy."
 
-# Operations that call Python, and what each is.
+# Operations that call Python.
 _PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
 
 # Operations that draw from a state that no variable holds. Each chip would draw by itself.

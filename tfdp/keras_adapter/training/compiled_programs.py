@@ -107,7 +107,7 @@ def _taken(iterator: Any, count: int) -> list[Any]:
 
 
 def _plain(batch: Any) -> Any:
-    """Returns a batch with None for what is left out, and tensors for Python's numbers."""
+    """Returns a batch with None for what is left out."""
     return tf.nest.map_structure(
         lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch
     )
