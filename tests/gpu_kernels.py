@@ -12,7 +12,7 @@ import harness  # noqa: F401 - makes the logical devices
 import pytest
 import tensorflow as tf
 from gpu_placing import TABLE, Placing
-from gpu_steps import LENGTHS, MODELS, REPLICAS, as_on_gpus, traced
+from gpu_steps import LENGTHS, MODELS, REPLICAS, as_on_gpus, traced, traced_checksum
 from tensorflow.python.framework.kernels import get_registered_kernels_for_op
 
 
@@ -60,6 +60,7 @@ def main():
                 for replicas in (None, REPLICAS):
                     step, _alive = traced(name, length, replicas)
                     placing.of(step)
+        placing.of(traced_checksum())
     found = {"tensorflow": tf.__version__, "kernels": dict(sorted(placing._kernels.items()))}
     TABLE.write_text(json.dumps(found, indent=0) + "\n")
     print(f"{len(placing._kernels)} kernels of TensorFlow {tf.__version__} are in {TABLE}.")

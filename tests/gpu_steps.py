@@ -8,6 +8,7 @@ import tensorflow as tf
 
 import tfdp
 from tfdp.partition import registering
+from tfdp.replicas import checksums
 from tfdp.strategy import numbers_in_shapes, order_of_sums, program_calls
 
 layers = keras.layers
@@ -100,3 +101,15 @@ def traced(name, length, replicas, optimizer=keras.optimizers.Adam):
 
 def _run_on_one(strategy, step, batch):
     return strategy.run(step, args=(batch,))
+
+
+def traced_checksum():
+    """The checksum of a tensor of more than two blocks."""
+
+    @tf.function(autograph=False)
+    def of_blocks(tensor):
+        with tf.device("CPU:1"):
+            return checksums.of_tensor(tensor)
+
+    size = 2 * checksums.BLOCK + 7
+    return of_blocks.get_concrete_function(tf.TensorSpec([size], "float32"))

@@ -35,7 +35,7 @@ optimizer implements or wraps the same protocol.
 """
 
 from tfdp.collectives import Value
-from tfdp.replicas import fingerprints, one_device, unequal_data
+from tfdp.replicas import checksums, fingerprints, one_device, unequal_data
 from tfdp.replicas.cut import Cut, FullCut, TurnCut, of_replica, rows_of
 from tfdp.replicas.exchange import Exchange
 from tfdp.replicas.one_process import OneProcess
@@ -70,6 +70,7 @@ __all__ = [
     "TurnCut",
     "Value",
     "can_be_cut",
+    "checksums",
     "compiler_of",
     "cut_of",
     "cutter_of",

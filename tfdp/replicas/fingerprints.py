@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 
 import tensorflow as tf
 
+from tfdp.replicas.checksums import bits_of
+
 # As many numbers of an example are looked at, evenly spread over it.
 _MOST = 1024
 
@@ -79,12 +81,7 @@ def _numbers(rows: tf.Tensor) -> tf.Tensor:
     flat = flat[:: tf.maximum(tf.size(flat) // _MOST, 1)]
     if flat.dtype == tf.string:
         return tf.strings.to_hash_bucket_fast(flat, 2**62)
-    if flat.dtype.is_complex:
-        flat = tf.reshape(tf.bitcast(flat, flat.dtype.real_dtype), [-1])
-    if flat.dtype.is_floating:
-        if flat.dtype.size == 1:
-            return tf.cast(tf.cast(flat, tf.float32) * 2**16, tf.int64)
-        flat = tf.bitcast(flat, {2: tf.int16, 4: tf.int32, 8: tf.int64}[flat.dtype.size])
-    if flat.dtype.is_integer or flat.dtype.is_bool:
-        return tf.cast(flat, tf.int64)
+    dtype = flat.dtype
+    if dtype.is_floating or dtype.is_complex or dtype.is_integer or dtype.is_bool:
+        return bits_of(flat)
     return tf.zeros([0], tf.int64)
