@@ -183,6 +183,50 @@ def test_mixed_dtypes_and_slices_come_back_in_their_places(make_reducer, on_repl
         assert (double.dtype, float(double)) == (tf.float64, 3.0)
 
 
+@pytest.mark.parametrize("merge_rows", [False, True])
+def test_numbers_of_rows_of_all_tables_travel_in_one_collective(
+    merge_rows, make_reducer, on_replicas, collectives_in
+):
+    reducer = make_reducer(2)
+
+    def table(rank, rows):
+        rows = tf.constant([rank, *rows])
+        return tf.IndexedSlices(tf.ones([rows.shape[0], 1]), rows, tf.constant([1000, 1]))
+
+    def replica(rank):
+        tables = [table(rank, [5]), table(rank, [7, 7]), table(rank, [])]
+        return [tf.convert_to_tensor(each) for each in reducer.all_reduce(tables, rank, merge_rows)]
+
+    step = on_replicas(2, replica)
+    sent = collectives_in(step)
+    gathers = 1 + 2 * 3  # values and indices of each table
+    if merge_rows:  # so many as the step finds: ranks compare their sizes before the first
+        gathers += 2 * 3
+    dense = {"CollectiveReduceV2": 2 * 3} if merge_rows else {}
+    assert sent == {"CollectiveGatherV2": 2 * gathers, **dense}
+    for results in step():
+        for result, rows in zip(results, [[5], [7, 7], []], strict=True):
+            expected = np.zeros((1000, 1))
+            np.add.at(expected, [0, 1, *rows, *rows], 1)
+            np.testing.assert_array_equal(result, expected)
+
+
+def test_a_compression_may_send_other_rows(make_reducer, on_replicas):
+    reducer = make_reducer(2)
+
+    def act(rank):
+        rows = tf.IndexedSlices(tf.ones([3, 1]), tf.range(3) + rank, tf.constant([9, 1]))
+
+        def first(value, transport):
+            kept = tf.IndexedSlices(value.values[:1], value.indices[:1], value.dense_shape)
+            return transport.sum(kept)
+
+        return tf.convert_to_tensor(reducer.all_reduce([rows], rank, compress=first)[0])
+
+    for result in on_replicas(2, act)():
+        np.testing.assert_array_equal(result[:3, 0], [1, 1, 0])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "rule",

@@ -90,14 +90,18 @@ class Reducer:
         dense = []
         sparse: dict[int, Transport] = {}
         for index, value in enumerate(values):
-            if isinstance(value, tf.IndexedSlices):
-                sparse[index] = Transport(
-                    functools.partial(self._sum_slices, rank=rank, merge_rows=merge_rows)
-                )
-                results[index] = compress(value, sparse[index])
-            else:
+            if not isinstance(value, tf.IndexedSlices):
                 results[index] = _summable(tf.convert_to_tensor(value))
                 dense.append(index)
+            elif merge_rows:
+                _summable(value.values)
+        tables = [index for index in range(len(values)) if index not in dense]
+        indices = [values[index].indices for index in tables]
+        announced = slices.announce(self._engine, indices, merge_rows) if tables else []
+        for index, rows_ in zip(tables, announced, strict=True):
+            sum_ = functools.partial(self._sum_slices, announced=rows_, rank=rank)
+            sparse[index] = Transport(sum_)
+            results[index] = compress(values[index], sparse[index])
         for bucket in self._buckets([results[index] for index in dense]):
             members = [dense[position] for position in bucket]
             tensors = [results[index] for index in members]
@@ -304,13 +308,17 @@ class Reducer:
             lambda tensor: engine.reduce_scatter(tensor, group),
         )
 
-    def _sum_slices(self, value: tf.IndexedSlices, rank: int, merge_rows: bool) -> tf.IndexedSlices:
+    def _sum_slices(
+        self, value: tf.IndexedSlices, announced: slices.Announced, rank: int
+    ) -> tf.IndexedSlices:
+        engine = self._engine
+        merge_rows = announced.unique is not None
+        if value.indices is not announced.indices:  # a compression sends other rows
+            (announced,) = slices.announce(engine, [value.indices], merge_rows)
         if merge_rows:
-            _summable(value.values)
-            return slices.all_reduce(
-                self._engine, value, lambda dense: self._run_schedule(dense, rank)
-            )
-        return slices.gather(self._engine, value)
+            sum_dense = functools.partial(self._run_schedule, rank=rank)
+            return slices.all_reduce(engine, value, announced, sum_dense)
+        return slices.gather(engine, value, announced)
 
     def _bytes_sent(self, transport: Transport, rank: int) -> int | tf.Tensor:
         """Returns the bytes that the rank sends; by the engine's ring if a size is unknown."""
