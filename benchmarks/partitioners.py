@@ -24,13 +24,6 @@ _REPLICAS, _DEVICES = 2, 4
 _SIDES = (f"tfdp {_REPLICAS}", f"xla {_DEVICES}", "both")
 _SHOWN_CHARACTERS = 220
 
-# What is known to differ under XLA's partitioner, and why.
-KNOWN_BY_XLA = {
-    "tickets": "its weights and predictions agree. Keras weighs the logged losses of several "
-    "outputs by the batch's size where a trace knows it, as in programs of fixed sizes: a short "
-    "last batch weighs less."
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class PartitionersOptions:
@@ -75,8 +68,7 @@ def run(results: pathlib.Path, console: Console | None = None) -> int:
 
     Returns:
       The exit code: 0, or 1 where one side differs from one device by more than :data:`BOUND`, but
-      for what is declared to differ, in `tests/foreign` or :data:`KNOWN_BY_XLA`; or the process
-      failed.
+      for what `tests/foreign` declares to differ; or the process failed.
     """
     from benchmarks.partitioners_programs import known_to_differ, programs, tolerance
 
@@ -146,9 +138,6 @@ def table(found: Sequence[dict[str, Any]]) -> Iterator[str]:
     for reason, names in reasons.items():
         shown = reason if len(reason) <= _SHOWN_CHARACTERS else f"{reason[:_SHOWN_CHARACTERS]}..."
         yield f"- {', '.join(names)}: {shown}"
-    for name in (each["program"] for each in found):
-        if name in KNOWN_BY_XLA:
-            yield f"- {name}: {KNOWN_BY_XLA[name]}"
 
 
 def _shown(result: dict[str, Any] | None) -> str:
@@ -169,6 +158,5 @@ def largest(result: dict[str, Any]) -> float:
 def _differs(found: dict[str, Any], is_known: bool, bound: float) -> bool:
     by_tfdp, by_xla = (found.get(side, {}) for side in _SIDES[:2])
     is_refused = by_xla.get("error") in ("PartitionError", "NotImplementedError", "TypeError")
-    is_expected = is_refused or found["program"] in KNOWN_BY_XLA
-    xla_differs = not is_expected and not largest(by_xla) <= bound
+    xla_differs = not is_refused and not largest(by_xla) <= bound
     return xla_differs or (not is_known and not largest(by_tfdp) <= bound)

@@ -39,7 +39,6 @@ def shown(monkeypatch, tmp_path, found, names=None, before=()):
     monkeypatch.setattr(
         partitioners_programs, "tolerance", lambda name: {"half": 1e-2}.get(name, 0.0)
     )
-    monkeypatch.setattr(partitioners, "KNOWN_BY_XLA", {"logs": "its logs differ"})
     monkeypatch.setattr(partitioners, "_measured", worker)
     results = tmp_path / "results.jsonl"
     results.write_text("".join(json.dumps(each) + "\n" for each in before))
@@ -71,8 +70,6 @@ def test_what_is_refused_is_listed_with_its_reason_and_is_no_difference(monkeypa
         (measured("known", tfdp=FAR), 0),
         (measured("known", xla=FAR), 1),
         (measured("half", xla=FAR), 0),
-        (measured("logs", xla=FAR), 0),
-        (measured("logs", tfdp=FAR), 1),
         (measured("unlike", xla=ALIKE | {"unlike": ["kernel"]}), 1),
         (measured("broken", xla={"error": "AttributeError", "says": ""}), 1),
     ],

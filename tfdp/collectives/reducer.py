@@ -93,8 +93,6 @@ class Reducer:
             if not isinstance(value, tf.IndexedSlices):
                 results[index] = _summable(tf.convert_to_tensor(value))
                 dense.append(index)
-            elif merge_rows:
-                _summable(value.values)
         tables = [index for index in range(len(values)) if index not in dense]
         indices = [values[index].indices for index in tables]
         announced = slices.announce(self._engine, indices, merge_rows) if tables else []
@@ -311,11 +309,11 @@ class Reducer:
     def _sum_slices(
         self, value: tf.IndexedSlices, announced: slices.Announced, rank: int
     ) -> tf.IndexedSlices:
-        engine = self._engine
-        merge_rows = announced.unique is not None
+        engine, merge_rows = self._engine, announced.unique is not None
         if value.indices is not announced.indices:  # a compression sends other rows
             (announced,) = slices.announce(engine, [value.indices], merge_rows)
         if merge_rows:
+            _summable(value.values)
             sum_dense = functools.partial(self._run_schedule, rank=rank)
             return slices.all_reduce(engine, value, announced, sum_dense)
         return slices.gather(engine, value, announced)

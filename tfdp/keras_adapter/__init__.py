@@ -11,7 +11,7 @@ import importlib
 from typing import Any
 
 from tfdp import hooks
-from tfdp.keras_adapter.gradients.quotients import of_fixed_sizes
+from tfdp.keras_adapter.fixed_sizes import of_fixed_sizes
 from tfdp.keras_adapter.gradients.rounds import end_averages, end_rounds
 from tfdp.keras_adapter.replica_functions import around_replicas
 from tfdp.keras_adapter.step import StrategyState
@@ -32,6 +32,7 @@ __all__ = [
 
 # The modules that register hooks.
 _MODULES = (
+    "fixed_sizes",
     "gradients.optimizers",
     "gradients.quotients",
     "layers.batch_normalization",

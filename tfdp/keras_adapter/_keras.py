@@ -8,6 +8,9 @@ import keras
 # The variable class: `keras.Variable` is the same object, but its module is needed for the backend.
 from keras.src.backend.common import global_state
 
+# The mask that a tensor carries from layer to layer, and to the loss.
+from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
+
 # Tells a graph that Keras builds to learn shapes alone, and never runs.
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.common.variables import Variable as KerasVariable
@@ -27,6 +30,9 @@ from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 from keras.src.random import seed_generator
 from keras.src.random.seed_generator import SeedGenerator
 from keras.src.saving import saving_lib
+
+# The losses of a model's outputs, which are logged one by one where there are several.
+from keras.src.trainers.compile_utils import CompileLoss
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
 # The function that adds `class_weight` to batches.
@@ -99,6 +105,7 @@ __all__ = [
     "GLOBAL_SEED_GENERATOR",
     "ArrayDataAdapter",
     "BaseOptimizer",
+    "CompileLoss",
     "EpochIterator",
     "KerasVariable",
     "LossScaleOptimizer",
@@ -115,6 +122,7 @@ __all__ = [
     "distributed_dataset",
     "epoch_of_backup",
     "flatten_layers",
+    "get_keras_mask",
     "global_state",
     "in_stateless_scope",
     "io_utils",
@@ -131,6 +139,7 @@ __all__ = [
     "reduction_axes",
     "saving_lib",
     "seed_generator",
+    "set_keras_mask",
     "strategy_of_iterator",
     "strategy_of_model",
     "strategy_of_optimizer",

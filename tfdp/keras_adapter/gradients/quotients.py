@@ -7,34 +7,21 @@ says how many. A program of fixed sizes adds all rows, zeros mostly.
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import numpy
-
-_FIXED: contextvars.ContextVar[bool] = contextvars.ContextVar("of fixed sizes", default=False)
-
-
-@contextlib.contextmanager
-def of_fixed_sizes() -> Iterator[None]:
-    """Has quotients of rows that are traced within have so many rows that no run decides it."""
-    token = _FIXED.set(True)
-    try:
-        yield
-    finally:
-        _FIXED.reset(token)
+from tfdp.keras_adapter.fixed_sizes import are_traced
 
 
 @hook(numpy, "divide")
 def divide(original: Callable[..., Any], x1: Any, x2: Any) -> Any:
     """Divides rows of a table, in a program of fixed sizes, to a known number of rows."""
     is_of_table = isinstance(x1, tf.IndexedSlices) and len(getattr(x2, "shape", ())) > 0
-    if not (_FIXED.get() and is_of_table):
+    if not (are_traced() and is_of_table):
         return original(x1, x2)
     x2 = tf.convert_to_tensor(x2)
     rows = original(x1.values, tf.gather(x2, x1.indices))
