@@ -68,10 +68,3 @@ def test_on_other_devices_it_goes_on_within_rounding_and_says_so(on_devices, tmp
     for expected, each in zip(whole, found, strict=True):
         np.testing.assert_allclose(each, expected, rtol=1e-4, atol=1e-5)
     assert "devices were '4 x cpu' and are '2 x cpu'" in caplog.text
-
-
-def test_several_processes_are_refused_with_the_way_to_save(on_devices, tmp_path):
-    strategy = on_devices(2)
-    strategy.extended.num_processes = 2
-    with pytest.raises(ValueError, match=r"trainings of one process, but there are 2.*ModelCheck"):
-        fitted(strategy, tmp_path)

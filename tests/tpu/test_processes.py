@@ -6,36 +6,44 @@ import socket
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
 import tiers
 
 pytest.importorskip("jax")
 
-SCRIPT = pathlib.Path(__file__).parent / "scripts" / "trains_in_processes.py"
+SCRIPTS = pathlib.Path(__file__).parent / "scripts"
 pytestmark = pytest.mark.multiprocess
 
 
-def started(processes, devices, kind, shard, folder):
-    """Starts the processes; returns these and the files that they write."""
+def started(script, processes, devices, *arguments):
+    """Starts the processes, each with the arguments, or what they give for its number."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
-    files = [folder / f"{processes}-{number}.npz" for number in range(processes)]
-    commands = [
-        [sys.executable, SCRIPT, address, str(processes), str(number), kind, str(shard), file]
-        for number, file in enumerate(files)
-    ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return [subprocess.Popen(command, env=environment, **pipes) for command in commands], files
+    running = []
+    for number in range(processes):
+        own = [each(number) if callable(each) else each for each in arguments]
+        command = [sys.executable, SCRIPTS / script, address, processes, number, *own]
+        running.append(subprocess.Popen(list(map(str, command)), env=environment, **pipes))
+    return running
+
+
+def ended(running, code=0):
+    """Waits for the processes, which must end with this code, and returns what they say."""
+    said = [process.communicate(timeout=300)[0] for process in running]
+    assert [process.returncode for process in running] == [code] * len(running), "\n".join(said)
+    return said
 
 
 def trained(processes, devices, kind, shard, folder):
     """Returns what each process has written."""
-    running, files = started(processes, devices, kind, shard, folder)
-    said = [process.communicate(timeout=300)[0] for process in running]
-    assert [process.returncode for process in running] == [0] * processes, "\n".join(said)
+    files = [folder / f"{processes}-{number}.npz" for number in range(processes)]
+    script = "trains_in_processes.py"
+    ended(started(script, processes, devices, kind, shard, lambda number: files[number]))
     return [dict(np.load(file)) for file in files]
 
 
@@ -54,8 +62,31 @@ def test_they_train_as_one_device(kind, shard, tmp_path):
 
 
 def test_unlike_batches_are_refused(tmp_path):
-    running, _ = started(2, 1, "unlike", None, tmp_path)
-    for process in running:
-        said, _ = process.communicate(timeout=300)
-        assert process.returncode != 0
+    arguments = "unlike", None, lambda number: tmp_path / f"{number}.npz"
+    for said in ended(started("trains_in_processes.py", 2, 1, *arguments), code=1):
         assert "must give a step the same whole batch" in said
+
+
+@pytest.mark.slow
+def test_a_checkpoint_and_files_of_parts_are_those_of_one_training(tmp_path):
+    script = "checkpoints_in_processes.py"
+    whole, cut_off = tmp_path / "whole", tmp_path / "cut off"
+    for folder in (whole, cut_off):
+        folder.mkdir()
+    ended(started(script, 2, 2, False, whole))
+    ended(started(script, 2, 2, True, cut_off), code=os.EX_TEMPFAIL)
+    assert not (cut_off / "end.keras").exists()
+    said, _ = ended(started(script, 2, 2, False, cut_off))
+    assert "The training goes on from" in said
+    expected = dict(np.load(whole / "0.npz"))
+    for folder in (whole, cut_off):
+        for number in range(2):
+            found = dict(np.load(folder / f"{number}.npz"))
+            np.testing.assert_array_equal(found["loaded"], expected["saved"])
+            for name, array in expected.items():
+                np.testing.assert_array_equal(found[name], array, err_msg=name)
+        assert len((folder / "log.csv").read_text().splitlines()) == 1 + 4
+    kept = keras.models.load_model(whole / "end.keras").get_weights()
+    np.testing.assert_array_equal(
+        np.concatenate([each.ravel() for each in kept]), expected["saved"]
+    )

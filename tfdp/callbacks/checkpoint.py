@@ -20,7 +20,7 @@ from tfdp.checkpoint.remote_path import as_path
 from tfdp.checkpoint.writer import Writer
 from tfdp.cluster import run_status
 from tfdp.collectives import random_states
-from tfdp.replicas import processes_of, replicas_of, sums_of
+from tfdp.replicas import compiler_of, processes_of, replicas_of, sums_of
 
 
 class Checkpoint(keras.callbacks.Callback):
@@ -313,6 +313,9 @@ class Checkpoint(keras.callbacks.Callback):
         assert self._points is not None  # training has begun
         self._writer.wait()  # lest there be two copies
         key = f"the checkpoint after {self.place.steps} steps of training {self._points.training}"
+        compiler = compiler_of(strategy)
+        if compiler is not None:
+            compiler.bring_home(map(variables.tensorflows, variables.named(self.model).values()))
         arrays = variables.wholes(processes, key, variables.copies(self.model, processes))
         if processes.rank != 0:
             self._writer.send(arrays)

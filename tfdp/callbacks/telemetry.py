@@ -19,7 +19,7 @@ from tfdp.callbacks.step_clock import StepClock
 from tfdp.cluster import run_status
 from tfdp.manifest import write_manifest
 from tfdp.recording import Recorder
-from tfdp.replicas import ProcessGroup, Replicas, processes_of, replicas_of
+from tfdp.replicas import ProcessGroup, processes_of, replicas_of
 from tfdp.stragglers import LEAST_SAMPLES, stragglers
 
 
@@ -135,7 +135,7 @@ class Telemetry(keras.callbacks.Callback):
         strategy = self.model.distribute_strategy
         replicas = replicas_of(strategy)
         self._processes = processes_of(strategy)
-        self._rank, self._world_size = _place(replicas)
+        self._rank, self._world_size = _place(self._processes)
         self._recorder = None if replicas is None else self._attached(strategy)
         self._files = LogFiles(self.log_dir, self._rank, self.tensorboard)
         if self._rank == 0:
@@ -290,14 +290,14 @@ class Telemetry(keras.callbacks.Callback):
         return recorder
 
 
-def _place(replicas: Replicas | None) -> tuple[int, int | None]:
+def _place(processes: ProcessGroup) -> tuple[int, int | None]:
     """Returns this process' rank, and the number of ranks.
 
     Without a strategy of tfdp over processes only the rank may be known, from the environment. Each
     process has a file of its own all the same.
     """
-    if replicas is not None and replicas.processes.world_size > 1:
-        return replicas.processes.rank, replicas.processes.world_size
+    if processes.world_size > 1:
+        return processes.rank, processes.world_size
     rank = cluster.rank_in_environment()
     return rank or 0, None if rank else 1
 

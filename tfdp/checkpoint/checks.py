@@ -10,29 +10,21 @@ import numpy as np
 
 from tfdp.checkpoint import callback_states, variables
 from tfdp.checkpoint.remote_path import AnyPath
-from tfdp.replicas import compiler_of, processes_of, replicas_of
+from tfdp.replicas import is_of_tfdp, processes_of
 
 
 def check_model(model: Any) -> None:
     """Checks that all that a model holds can be kept.
 
     Raises:
-      ValueError: It was made outside of a strategy, it or an optimizer in it is not built, or
-        several processes have the devices of a compiled program.
+      ValueError: It was made outside of a strategy, or it or an optimizer in it is not built.
     """
     strategy = model.distribute_strategy
-    if replicas_of(strategy) is None and compiler_of(strategy) is None:
+    if not is_of_tfdp(strategy):
         raise ValueError(
             "Checkpoint needs a model of a strategy of tfdp, but "
             f"{model.name!r} was made outside of one. Make and compile the model within "
             "`with tfdp.DataParallelStrategy().scope():`; it may have one replica."
-        )
-    compiler = compiler_of(strategy)
-    if compiler is not None and compiler.num_processes > 1:
-        raise ValueError(
-            "Under TPUStrategy Checkpoint keeps trainings of one process, but there are "
-            f"{compiler.num_processes}. Let process 0 alone save: `callbacks=[keras.callbacks."
-            'ModelCheckpoint("model.keras")] if jax.process_index() == 0 else []`.'
         )
     if not model.built or not getattr(model.optimizer, "built", True):
         raise ValueError(

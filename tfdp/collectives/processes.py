@@ -21,18 +21,19 @@ import tensorflow as tf
 from tfdp import hooks
 from tfdp.cluster import mpi4py_world, secret
 from tfdp.cluster.admission import admitted, check_admitted
-from tfdp.cluster.board import Board, Post
+from tfdp.cluster.board import Board
 from tfdp.cluster.rendezvous import meet
 from tfdp.cluster.spec import Cluster, host_of
 from tfdp.cluster.watchdog import Progress, Watchdog
-from tfdp.collectives import eager, introductions, random_states, runtime, streaming
+from tfdp.collectives import eager, introductions, random_states, runtime
 from tfdp.collectives.agreement import Agreement
 from tfdp.collectives.engine_choice import Choice
+from tfdp.collectives.meetings import Meetings
 from tfdp.collectives.slices import Value
 from tfdp.engines import Engine, KeyOfGroup, ProgressCounters, TensorFlowEngine, mpi
 from tfdp.engines.host import Driver, HostEngine, Lane, programs
 from tfdp.engines.mpi import MpiTransport
-from tfdp.errors import ClusterError, CollectiveMismatchError, RankMismatchError
+from tfdp.errors import ClusterError, CollectiveMismatchError
 
 # The setting that `fit` reads from its model.
 STOP_TRAINING = "`stop_training`"
@@ -56,7 +57,7 @@ _ENDS = (tf.errors.OutOfRangeError, StopIteration)
 _KEY_OUTSIDE_OF_GRAPHS = -1
 
 
-class Processes:
+class Processes(Meetings):
     """All processes of the cluster, with this one among them.
 
     Attributes:
@@ -112,11 +113,6 @@ class Processes:
         random_states.adopt_seeds(self.board)
         self.board.barrier("the start of TensorFlow on all ranks")
 
-    @property
-    def said_by(self) -> str:
-        """The beginning of errors that must name the rank."""
-        return f"Rank {self.rank}: "
-
     def resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
         """Returns the cluster as TensorFlow describes it."""
         return tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -149,22 +145,6 @@ class Processes:
         self._strategies += 1
         return self._strategies
 
-    def compare(self, subject: str, options: Mapping[str, object]) -> None:
-        """Waits for all ranks' `options` (JSON) and compares them.
-
-        Raises:
-          RankMismatchError: Names the option, the rank and both values.
-        """
-        for rank, post in enumerate(self.board.all_gather(subject, options)):
-            others = post.value
-            for option in sorted({*options, *others}):
-                if options.get(option) != others.get(option):
-                    raise RankMismatchError(
-                        f"Rank {self.rank}: {subject} must be alike on all ranks, but {option} is "
-                        f"{options.get(option)!r} on rank {self.rank} and {others.get(option)!r} "
-                        f"on rank {rank}. Give all ranks the same script and data."
-                    )
-
     def flush(self) -> None:
         """Waits until the others have what they wait for, even if this process now stands still."""
 
@@ -173,36 +153,6 @@ class Processes:
                 raise self.board.failure
 
         self._connections.flush(self.rank, self.board.timeout_seconds, check)
-
-    # ---- meeting
-
-    def barrier(self, subject: str) -> None:
-        """Waits until all ranks have come to the same call on `subject`."""
-        self.board.barrier(subject)
-
-    def from_first(self, subject: str, value: object = None, payload: bytes = b"") -> Post:
-        """Returns rank 0's post on `subject`; all ranks must call it, and rank 0 does not wait."""
-        return self.board.from_first(subject, value, payload)
-
-    def all_gather(self, subject: str, value: object = None, payload: bytes = b"") -> list[Post]:
-        """Returns every rank's post on `subject`, in the order of ranks."""
-        return self.board.all_gather(subject, value, payload)
-
-    def post(self, key: str, value: object) -> None:
-        """Tells all ranks a value (JSON) under a key, without waiting."""
-        self.board.post(key, value)
-
-    def posted(self, key: str) -> dict[int, Post]:
-        """Returns what ranks told under a key so far, by rank."""
-        return self.board.posted(key)
-
-    def wait_for_posts(self, key: str) -> dict[int, Post]:
-        """Waits until all ranks have told a value under a key, and returns them by rank."""
-        return self.board.wait(key, range(self.world_size), key, keep=True)
-
-    def bring_to_first(self, key: str, payload: bytes) -> list[bytes]:
-        """Returns on rank 0 all ranks' payloads: see `streaming`."""
-        return streaming.bring_to_first(self.board, key, payload)
 
     def sum_eagerly(self, values: Sequence[Value]) -> list[Value]:
         """Sums each value over processes, outside of graphs: see `eager`."""

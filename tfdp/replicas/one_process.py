@@ -35,11 +35,15 @@ class OneProcess:
     def __init__(self, local_size: int = 1) -> None:
         self.rank, self.world_size, self.local_size = 0, 1, local_size
         self.hosts = [0]
-        self.said_by = ""
         self.error: str | None = None
         self.settings: dict[str, Callable[[], bool]] = {}
         self.counters: ProgressCounters | None = None
         self._posts: dict[str, Post] = {}
+
+    @property
+    def said_by(self) -> str:
+        """Nothing: errors need not name the process."""
+        return ""
 
     def resolver(self) -> None:
         """Returns None, for there is no cluster to describe."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import tensorflow as tf
@@ -109,14 +109,21 @@ class CompilesPrograms(Sums):
     Everything outside of such programs is as on one device, which has no `Replicas`.
 
     Attributes:
-      num_processes: The number of the processes that have the devices.
+      processes: The processes that have the devices.
     """
 
-    num_processes: int
+    processes: ProcessGroup
 
     @abc.abstractmethod
     def program(self, function: Callable[[object], object]) -> CompiledProgram:
         """Returns a function for one device as all devices run it."""
+
+    @abc.abstractmethod
+    def bring_home(self, variables: Iterable[object]) -> None:
+        """Brings to every process the values of TensorFlow's variables of which each has parts.
+
+        All processes must call it together; then each may read them by itself.
+        """
 
 
 def compiler_of(strategy: tf.distribute.Strategy | None) -> CompilesPrograms | None:
@@ -143,6 +150,16 @@ def sums_of(strategy: tf.distribute.Strategy) -> Sums:
     """
     assert isinstance(strategy.extended, Sums), "it is a strategy of tfdp"
     return strategy.extended
+
+
+def is_of_tfdp(strategy: tf.distribute.Strategy | None) -> bool:
+    """Returns whether a strategy is one of tfdp's; not while the calling thread traces a program.
+
+    >>> import tfdp
+    >>> is_of_tfdp(tfdp.DataParallelStrategy(["CPU:0"])), is_of_tfdp(tf.distribute.get_strategy())
+    (True, False)
+    """
+    return isinstance(getattr(strategy, "extended", None), Sums) and not one_device.is_traced()
 
 
 def cutter_of(strategy: tf.distribute.Strategy) -> Replicated:
@@ -189,8 +206,8 @@ def processes_of(strategy: tf.distribute.Strategy | None) -> ProcessGroup:
     >>> processes_of(tf.distribute.get_strategy()).world_size
     1
     """
-    replicas = replicas_of(strategy)
-    return OneProcess() if replicas is None else replicas.processes
+    owner = replicas_of(strategy) or compiler_of(strategy)
+    return OneProcess() if owner is None else owner.processes
 
 
 def exchange_of(strategy: tf.distribute.Strategy | None) -> Exchange:

@@ -11,6 +11,9 @@ from typing import Any
 try:
     import jax
 
+    # What `jax.distributed.initialize` was given, or found: no public name tells it.
+    from jax._src import distributed
+
     # The class of the client of devices that are described only; no public name tells them.
     from jax._src.lib import _jax as jaxlib_classes
 
@@ -29,6 +32,7 @@ except ImportError as error:
 
 __all__ = [
     "are_described",
+    "coordinator_address",
     "described",
     "func",
     "hlo_text",
@@ -98,3 +102,8 @@ def described(topology: str) -> list[Any]:
 def are_described(devices: Sequence[Any]) -> bool:
     """Returns whether devices are described only: programs are compiled for them, not run."""
     return isinstance(devices[0].client, jaxlib_classes.CompileOnlyPyClient)
+
+
+def coordinator_address() -> str:
+    """Returns the address of process 0, "host:port", at which JAX's processes have met."""
+    return str(distributed.global_state.coordinator_address)

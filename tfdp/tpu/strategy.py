@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdp import keras_adapter
 from tfdp.data.feed import AbstractFeed
-from tfdp.replicas import CompilesPrograms, one_device
+from tfdp.replicas import CompilesPrograms, ProcessGroup, one_device
 from tfdp.tpu._jax import described, jax
 from tfdp.tpu._tensorflow import OneDeviceExtended, ResourceVariable
 from tfdp.tpu.arrays import seed_alike
@@ -19,7 +19,8 @@ from tfdp.tpu.compiled import Compiled
 from tfdp.tpu.facts import Facts
 from tfdp.tpu.inputs import OwnRowsDataset
 from tfdp.tpu.layouts import Layouts
-from tfdp.tpu.variables import adopt
+from tfdp.tpu.processes import joined
+from tfdp.tpu.variables import DeviceVariable, adopt
 
 _SHARDS = ("optimizer", "parameters")
 
@@ -39,8 +40,8 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
     On several hosts every process runs the same script, after `jax.distributed.initialize()`. Of a
     `tfdp.data.pipeline` each process reads the rows of its own chips; of other data each gives
     whole batches, which are compared, and sends its own chips their rows. Variables have the first
-    process' initial values. What callbacks write into them, each process must write alike, and one
-    process alone should write files (`jax.process_index() == 0`).
+    process' initial values. What callbacks write into them, each process must write alike. All
+    processes must save models and have the same callbacks; the first one alone writes the files.
 
     Args:
       devices: JAX's devices, such as `jax.devices()[:4]`. None: all of them. The name of a
@@ -81,7 +82,10 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
             )
         super().__init__("/cpu:0")
         seed_alike()
-        self._extended = _Extended(self, Layouts(devices, shard))
+        layouts = Layouts(devices, shard)
+        self._extended = _Extended(
+            self, layouts, joined(layouts.num_devices // layouts.num_processes)
+        )
         keras_adapter.install(self)
 
     @property
@@ -195,9 +199,10 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
 class _Extended(OneDeviceExtended, CompilesPrograms):
     """The strategy's inner part: the host, whose variables' values may be on the devices."""
 
-    def __init__(self, container: TPUStrategy, layouts: Layouts) -> None:
+    def __init__(self, container: TPUStrategy, layouts: Layouts, processes: ProcessGroup) -> None:
         super().__init__(container, "/cpu:0")
-        self.layouts, self.num_processes = layouts, layouts.num_processes
+        self.layouts = layouts
+        self.processes = processes
         # TensorFlow says so of the inner part that a strategy is made with, which this replaces.
         self._retrace_functions_for_each_device = False
 
@@ -211,6 +216,11 @@ class _Extended(OneDeviceExtended, CompilesPrograms):
 
     def program(self, function: Callable[..., Any]) -> Compiled:
         return self._container_strategy().partitioned(function)
+
+    def bring_home(self, variables: Iterable[object]) -> None:
+        for variable in variables:
+            if isinstance(variable, DeviceVariable) and variable.is_parted:
+                variable.read_value()
 
     def order_of_sums(self) -> dict[str, object]:
         return {"devices": str(self.layouts), "shard": self.layouts.shard}

@@ -66,6 +66,12 @@ class DeviceVariable(ResourceVariable):
         with self._reading():
             return super().read_value()
 
+    @property
+    def is_parted(self) -> bool:
+        """Whether each process has a part of the value, so that all must read it together."""
+        array = self._array
+        return array is not None and not (array.is_fully_addressable or array.is_fully_replicated)
+
     def taken(self, place: Callable[[np.ndarray], Any]) -> Any:
         """Returns the value on the devices.
 

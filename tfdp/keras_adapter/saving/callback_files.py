@@ -29,7 +29,7 @@ from tfdp.keras_adapter._keras import (
 )
 from tfdp.keras_adapter.saving.loading import each_its_own
 from tfdp.keras_adapter.saving.model_files import on_rank_0, replaced
-from tfdp.replicas import processes_of, replicas_of
+from tfdp.replicas import is_of_tfdp, processes_of
 
 _Backup = keras.callbacks.BackupAndRestore
 
@@ -70,7 +70,7 @@ def restore(original: Callable[..., Any], self: Any, logs: Any = None) -> Any:
 @hook(_Backup, "_load_model")
 def load(original: Callable[..., Any], self: Any) -> Any:
     """Loads a backup; where it is not whole, raises OSError with the file and what to do."""
-    if replicas_of(self.model.distribute_strategy) is None:
+    if not is_of_tfdp(self.model.distribute_strategy):
         return original(self)
     weights, metadata = weights_path(self), metadata_path(self)
     found = [tf.io.gfile.exists(path) for path in (weights, metadata)]
@@ -94,7 +94,7 @@ def back_up(original: Callable[..., Any], self: Any) -> Any:
 
     The backup before is copied first.
     """
-    if replicas_of(self.model.distribute_strategy) is None:
+    if not is_of_tfdp(self.model.distribute_strategy):
         return original(self)
     remote = "://" in os.fspath(self.backup_dir)
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tfdp.files import temporary_folder
 from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import legacy_h5_format, saving_lib, strategy_of_model
-from tfdp.replicas import ProcessGroup, processes_of, replicas_of
+from tfdp.replicas import ProcessGroup, is_of_tfdp, processes_of
 
 _SUBJECT = "a file to load"
 _SHARDED = ".weights.json"
@@ -79,16 +79,15 @@ def _of_rank_0(strategy: Any, filepath: Any) -> Iterator[Any]:
     What is no path of this file system is loaded by each process for itself. What is loaded within
     the context has been sent.
     """
-    ours = None if _alone.get() else replicas_of(strategy)
     is_path = isinstance(filepath, (str, os.PathLike)) and "://" not in os.fspath(filepath)
-    if ours is None:
+    if _alone.get() or not is_of_tfdp(strategy):
         yield filepath
         return
-    if ours.processes.world_size == 1 or not is_path:
+    processes = processes_of(strategy)
+    if processes.world_size == 1 or not is_path:
         with each_its_own():
             yield filepath
         return
-    processes = processes_of(strategy)
     path = pathlib.Path(filepath).absolute()
     # 1. Rank 0 reads all files, before it says anything.
     contents: dict[str, bytes] = {}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -19,7 +20,7 @@ from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import io_utils, legacy_h5_format, saving_lib, strategy_of_model
 from tfdp.keras_adapter.saving import h5_files
 from tfdp.keras_adapter.variables.apart import apart_of, check_round_ended
-from tfdp.replicas import cut_of, replicas_of
+from tfdp.replicas import compiler_of, cut_of, is_of_tfdp, processes_of, replicas_of
 
 # The path that a save under way writes to, and the path that its result will have. A hooked
 # function that is called within the save writes to the path that it is given.
@@ -140,18 +141,16 @@ def on_rank_0(model: Any, path: str, act: Callable[[], Any], with_optimizers: bo
     Raises:
       OSError: Rank 0 could not write the file; raised on all ranks.
     """
-    replicas = replicas_of(strategy_of_model(model))
-    if replicas is None or replicas.processes.world_size == 1:  # an error is raised as it is
+    strategy: Any = strategy_of_model(model)
+    processes = processes_of(strategy)
+    if processes.world_size == 1:  # an error is raised as it is
         act()
         return
-    processes = replicas.processes
-    # Sums over replicas are read by all ranks together, before rank 0 writes alone.
-    with replicas.sums_read_once(_summed_variables(model, with_optimizers)):
+    with _read_together(strategy, model, with_optimizers):
         failed = None
         processes.barrier(f"the saving of {os.path.basename(path)}")
         if processes.rank == 0:
-            with replicas.made_alone():
-                failed = _attempt(act)
+            failed = _attempt(act)
         reason = None if failed is None else _text(failed)
         reason = processes.from_first("a file", reason).value
     if isinstance(failed, OSError):
@@ -169,8 +168,8 @@ def _saved(
     makes_folder: bool = False,
     with_optimizers: bool = True,
 ) -> Any:
-    ours = replicas_of(getattr(model, "_distribute_strategy", None))
-    if ours is None or _under_way.get() is not None or not isinstance(filepath, (str, os.PathLike)):
+    ours = is_of_tfdp(getattr(model, "_distribute_strategy", None))
+    if not ours or _under_way.get() is not None or not isinstance(filepath, (str, os.PathLike)):
         return write(filepath)
     path = str(os.fspath(filepath))
     act = lambda: replaced(write, path, makes_folder)  # noqa: E731
@@ -185,18 +184,30 @@ def _write(write: Callable[[Any], Any], new: str, path: str) -> None:
         _under_way.reset(token)
 
 
-def _summed_variables(model: Any, with_optimizers: bool) -> list[Any]:
-    """Returns what all ranks must read together: a model may have several optimizers."""
+@contextlib.contextmanager
+def _read_together(strategy: Any, model: Any, with_optimizers: bool) -> Iterator[None]:
+    """Has all ranks read together what rank 0 then reads alone, within the context.
+
+    Such are sums over replicas, and values of which ranks hold parts.
+    """
     variables = {id(variable): variable for variable in model.variables}
-    if with_optimizers:
+    if with_optimizers:  # a model may have several
         optimizers = [each for each in parts(model) if isinstance(each, keras.optimizers.Optimizer)]
         variables |= {id(variable): variable for one in optimizers for variable in one.variables}
+    replicas, compiler = replicas_of(strategy), compiler_of(strategy)
+    if compiler is not None:
+        compiler.bring_home(variable.value for variable in variables.values())
+    if replicas is None:
+        yield
+        return
     summed = tf.VariableSynchronization.ON_READ
-    return [
+    of_all = [
         v.value
         for v in variables.values()
         if v.value.synchronization == summed or apart_of(v) or cut_of(v)
     ]
+    with replicas.sums_read_once(of_all), replicas.made_alone():
+        yield
 
 
 def _attempt(act: Callable[[], Any]) -> Exception | None:

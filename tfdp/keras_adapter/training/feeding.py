@@ -157,7 +157,7 @@ def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) 
         strategy = kwargs["distribute_strategy"]
         self._tfdp_counts = False
         compiler = compiler_of(strategy)
-        takes_each = compiler is not None and compiler.num_processes == 1
+        takes_each = compiler is not None and compiler.processes.world_size == 1
         if replicas_of(strategy) is None and not (takes_each or _is_default(strategy)):
             # Another strategy fetches batches beforehand, and Keras one to learn the shape, so a
             # batch that was read must not count as trained.

@@ -19,7 +19,7 @@ from tfdp.keras_adapter._keras import (
 )
 from tfdp.keras_adapter._tensorflow import PerReplicaSpec, value_specs
 from tfdp.keras_adapter.training import compiled_programs, one_program, scopes
-from tfdp.replicas import compiler_of, processes_of, replicas_of
+from tfdp.replicas import compiler_of, is_of_tfdp, processes_of, replicas_of
 
 
 @hook(TensorFlowTrainer, "_make_function")
@@ -63,7 +63,7 @@ def maybe_symbolic_build(
     device.
     """
     strategy: Any = strategy_of_model(self)
-    if replicas_of(strategy) is None and compiler_of(strategy) is None:
+    if not is_of_tfdp(strategy):
         return original(self, iterator, data_batch)
     if iterator is not None:
         spec = distributed_dataset(iterator).element_spec
@@ -86,8 +86,7 @@ def compile_(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any)
     """Compiles a model in its own scope, where the objects that `compile` makes belong."""
     scopes.check_compiled_in_scope(self)
     strategy: Any = getattr(self, "_distribute_strategy", None)
-    is_ours = replicas_of(strategy) is not None or compiler_of(strategy) is not None
-    if not is_ours or tf.distribute.has_strategy():
+    if not is_of_tfdp(strategy) or tf.distribute.has_strategy():
         return original(self, *args, **kwargs)
     with strategy.scope():
         return original(self, *args, **kwargs)
