@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdp.errors import PartitionError
+from tfdp.errors import PartitionError, ScopeError
 
 TABLE = []
 
@@ -125,6 +125,25 @@ def test_a_model_that_runs_eagerly_is_refused(on_devices):
         model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
         model.compile("sgd", "mse", run_eagerly=True)
     with pytest.raises(ValueError, match="run_eagerly"):
+        model.fit(np.ones([4, 2]), np.ones([4, 1]), verbose=0)
+
+
+def test_a_model_compiled_in_the_scope_must_be_built_there(on_devices):
+    strategy = on_devices(2)
+    model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+    with strategy.scope(), pytest.raises(ScopeError, match="'sequential.*would train on one"):
+        model.compile("sgd", "mse")
+
+
+@pytest.mark.parametrize("wraps", [False, True])
+def test_an_optimizer_from_outside_of_the_scope_is_named(on_devices, wraps):
+    optimizer = keras.optimizers.Adam(name="outside")
+    with on_devices(2).scope():
+        model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+        if wraps:
+            optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+        model.compile(optimizer, "mse")
+    with pytest.raises(ScopeError, match="'outside' was made outside"):
         model.fit(np.ones([4, 2]), np.ones([4, 1]), verbose=0)
 
 

@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfdp.keras_adapter._keras import build_of_shapes
+from tfdp.keras_adapter.training import scopes
 from tfdp.keras_adapter.training.one_program import steps_of
 from tfdp.replicas import CompilesPrograms
 
@@ -89,6 +90,9 @@ def _program(model: keras.Model, step_function: Callable[..., Any]) -> Any:
             "Under TPUStrategy a step is compiled, but the model runs eagerly. Leave "
             "`run_eagerly` out of `compile`; to look into a step, train without a strategy."
         )
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None:
+        scopes.check_optimizer(optimizer, model.distribute_strategy)
     compiler: Any = model.distribute_strategy.extended
     assert isinstance(compiler, CompilesPrograms)
     return compiler.program(step_function)
