@@ -104,6 +104,17 @@ def check_made_in_scope(model: Any, strategy: tf.distribute.Strategy, replicas: 
         check_variables(part, variables, strategy)
 
 
+def check_compiles(model: Any) -> None:
+    """Raises ScopeError if no strategy compiles a model's steps as programs of its devices."""
+    strategy = strategy_of_model(model)
+    if compiler_of(strategy) is None:
+        raise ScopeError(
+            "A model whose step is to be compiled ahead must be made in the scope of a "
+            f"TPUStrategy, but {model.name!r} was made outside of one. Move its construction and "
+            "`compile` into `with strategy.scope():`."
+        )
+
+
 def check_optimizer(optimizer: Any, strategy: Any) -> None:
     """Raises ScopeError if an optimizer, or one that it wraps, was made outside the scope."""
     for one in (optimizer, *wrapped(optimizer)):
