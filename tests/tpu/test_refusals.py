@@ -64,7 +64,7 @@ def lookup(x):
         (numpy_function, "PyFunc", "input pipeline"),
         (py_function, "EagerPyFunc", "input pipeline"),
         (strings, "AsString", "input pipeline"),
-        (printing, "StringFormat", "input pipeline"),
+        (printing, "StringFormat", "Leave `tf.print` out"),
         (hidden_state, "RandomStandardNormal", "SeedGenerator"),
         (within_a_loop, "RandomUniform", "SeedGenerator"),
         (selection, "Where", "Keep the size fixed"),
@@ -103,10 +103,18 @@ def test_sizes_that_are_fixed_are_not_taken_for_open(on_devices, function):
     np.testing.assert_array_equal(on_devices(4).partitioned(function)(x), function(x))
 
 
-@pytest.mark.parametrize("make", [tf.constant, tf.ragged.constant])
-def test_what_is_not_dense_numbers_is_no_argument(on_devices, make):
-    with pytest.raises(TypeError, match="dense tensors of numbers"):
-        on_devices(2).partitioned(lambda x: x)(make([["a"], ["b"]]))
+@pytest.mark.parametrize(
+    "make, fix",
+    [
+        (lambda: tf.constant(["a", "b"]), "numbers of strings.*vectorization"),
+        (lambda: tf.ragged.constant([[1], [2, 3]]), "x.to_tensor"),
+        (lambda: tf.sparse.from_dense([[1, 0], [0, 1]]), "tf.sparse.to_dense"),
+    ],
+    ids=["strings", "ragged", "sparse"],
+)
+def test_what_is_not_dense_numbers_is_no_argument(on_devices, make, fix):
+    with pytest.raises(TypeError, match=f"dense tensors of numbers.*{fix}"):
+        on_devices(2).partitioned(lambda x: x)(make())
 
 
 def test_a_program_is_called_outside_of_graphs(on_devices):
@@ -131,7 +139,7 @@ def test_a_model_that_runs_eagerly_is_refused(on_devices):
 def test_a_model_compiled_in_the_scope_must_be_built_there(on_devices):
     strategy = on_devices(2)
     model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
-    with strategy.scope(), pytest.raises(ScopeError, match="'sequential.*would train on one"):
+    with strategy.scope(), pytest.raises(ScopeError, match=r"'sequential.*would train on one"):
         model.compile("sgd", "mse")
 
 

@@ -17,6 +17,9 @@ _MOVE = "Move it into the input pipeline (`dataset.map`), or train under DataPar
 # Operations that call Python.
 _PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
 
+# Operations of `tf.print`.
+_PRINTING = ("StringFormat", "PrintV2")
+
 # Operations that draw from a state that no variable holds. Each chip would draw by itself.
 _HIDDEN_STATES = (
     "RandomUniform",
@@ -61,6 +64,11 @@ def check_trace(source: tf.types.experimental.ConcreteFunction) -> None:
 def _reason(node: tf.compat.v1.NodeDef) -> str | None:
     if node.op in _PYTHON:
         return f"it calls Python in each step. {_MOVE}"
+    if node.op in _PRINTING:
+        return (
+            "chips cannot print. Leave `tf.print` out, return the value or let a metric show it, "
+            "or look into the step without a strategy."
+        )
     if node.op in _HIDDEN_STATES:
         return (
             "it draws from a state that each chip has of its own. Draw with `keras.random` and a "
