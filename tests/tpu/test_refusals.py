@@ -155,7 +155,13 @@ def test_an_optimizer_from_outside_of_the_scope_is_named(on_devices, wraps):
         model.fit(np.ones([4, 2]), np.ones([4, 1]), verbose=0)
 
 
-@pytest.mark.parametrize("options, said", [({"shard": "all"}, "shard"), ({"devices": []}, "JAX")])
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"shard": "all"}, "shard"),
+        *(({"devices": each}, r"JAX.*jax\.devices") for each in ([], 8, ["TPU:0", "TPU:1"])),
+    ],
+)
 def test_options_out_of_their_range_are_refused(options, said):
     pytest.importorskip("jax")
     import tfdp

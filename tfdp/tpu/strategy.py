@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -28,7 +29,7 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
     """Trains a Keras model on TPUs exactly as one of them given the global batch would.
 
     A step is traced once, as on one device, for batches of one size; XLA partitions it for all
-    chips, and JAX's runtime runs it (`pip install tfdp[tpu]`). Weights stay on the chips between
+    chips, and JAX's runtime runs it (`pip install 'tfdp[tpu]'`). Weights stay on the chips between
     steps, written in place, and come to the host when they are read there. Plain
     `BatchNormalization` has the whole batch's statistics, unlike under DataParallelStrategy.
 
@@ -50,7 +51,7 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
         weights; "parameters", weights as well. None: nothing.
 
     Raises:
-      ImportError: JAX is not installed.
+      ImportError: JAX is not installed, or is too old.
       ValueError: An argument is out of its range.
 
     >>> import keras, numpy as np, tfdp
@@ -66,14 +67,7 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
     def __init__(
         self, devices: Sequence[Any] | str | None = None, shard: str | None = None
     ) -> None:
-        if isinstance(devices, str):
-            devices = described(devices)
-        devices = jax.devices() if devices is None else list(devices)
-        if not devices or len({device.platform for device in devices}) != 1:
-            raise ValueError(
-                "`devices` must be devices of JAX of one kind, one at least, but received "
-                f"{devices}. Use `jax.devices()`, or leave it out."
-            )
+        found = _found(devices)
         if shard is not None and shard not in _SHARDS:
             raise ValueError(
                 f"`shard` must be None or one of {_SHARDS}, but received {shard!r}. Leave it out, "
@@ -81,8 +75,11 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
             )
         super().__init__("/cpu:0")
         seed_alike()
-        self._extended = _Extended(self, Layouts(devices, shard))
+        self._extended = _Extended(self, Layouts(found, shard))
         keras_adapter.install(self)
+
+    def __repr__(self) -> str:
+        return f"TPUStrategy({self.extended.layouts})"
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -190,6 +187,33 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
         ()
         """
         return keras_adapter.explain(model, method)
+
+
+def _found(devices: Any) -> list[Any]:
+    """Returns the devices of JAX that `TPUStrategy` is given."""
+    if devices is None:
+        found = jax.devices()
+        if (
+            len(found) == 1
+            and found[0].platform == "cpu"
+            and not getattr(jax.config, "jax_platforms", None)
+        ):
+            logging.getLogger("tfdp").warning(
+                "JAX has found no TPU: the host's CPU takes its place, as one device. On a host "
+                "with TPUs `pip install 'jax[tpu]'` has what finds them. To try several devices "
+                "without a TPU, start with JAX_PLATFORMS=cpu JAX_NUM_CPU_DEVICES=8."
+            )
+        return list(found)
+    if isinstance(devices, str):
+        return described(devices)
+    found = list(devices) if isinstance(devices, Iterable) else []
+    kinds = {getattr(device, "platform", None) for device in found}
+    if len(kinds) != 1 or None in kinds:
+        raise ValueError(
+            "`devices` must be devices of JAX of one kind, one at least, but received "
+            f"{devices}. Use `jax.devices()`, or its first 8, `jax.devices()[:8]`, or leave it out."
+        )
+    return found
 
 
 class _Extended(OneDeviceExtended, CompilesPrograms):
