@@ -46,21 +46,3 @@ def test_an_older_version_is_refused_and_a_newer_one_is_named(caplog):
         check_version("0.7.2")
     check_version("0.12.0")
     assert "but jax 0.12.0 is installed" in caplog.text
-
-
-@pytest.mark.parametrize("platforms, warns", [(None, True), ("cpu", False)])
-def test_a_host_without_tpus_is_named_unless_it_was_chosen(monkeypatch, caplog, platforms, warns):
-    import jax
-
-    import tfdp
-
-    cpu = jax.devices()[:1]
-    monkeypatch.setattr(jax, "devices", lambda: cpu)
-    before = jax.config.jax_platforms
-    jax.config.update("jax_platforms", platforms)
-    try:
-        strategy = tfdp.TPUStrategy()
-    finally:
-        jax.config.update("jax_platforms", before)
-    assert repr(strategy) == "TPUStrategy(1 x cpu)"
-    assert ("JAX has found no TPU" in caplog.text) is warns

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfdp import keras_adapter
+from tfdp.cluster import run_status
 from tfdp.data.feed import AbstractFeed
 from tfdp.replicas import CompilesPrograms, one_device
-from tfdp.tpu._jax import described, jax
+from tfdp.tpu._jax import are_described, jax
 from tfdp.tpu._tensorflow import OneDeviceExtended, ResourceVariable
 from tfdp.tpu.arrays import seed_alike
 from tfdp.tpu.compiled import Compiled
+from tfdp.tpu.devices import check_joined, devices_of
 from tfdp.tpu.facts import Facts
 from tfdp.tpu.inputs import OwnRowsDataset
 from tfdp.tpu.layouts import Layouts
@@ -53,6 +54,7 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
     Raises:
       ImportError: JAX is not installed, or is too old.
       ValueError: An argument is out of its range.
+      ClusterError: `TF_CONFIG` describes several processes, which JAX has not joined.
 
     >>> import keras, numpy as np, tfdp
     >>> strategy = tfdp.TPUStrategy()  # without a TPU: the host's CPU
@@ -67,16 +69,19 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
     def __init__(
         self, devices: Sequence[Any] | str | None = None, shard: str | None = None
     ) -> None:
-        found = _found(devices)
+        found = devices_of(devices)
         if shard is not None and shard not in _SHARDS:
             raise ValueError(
                 f"`shard` must be None or one of {_SHARDS}, but received {shard!r}. Leave it out, "
                 'or use shard="optimizer".'
             )
         super().__init__("/cpu:0")
+        if not are_described(found):
+            check_joined()
         seed_alike()
         self._extended = _Extended(self, Layouts(found, shard))
         keras_adapter.install(self)
+        run_status.mark_strategy_made()
 
     def __repr__(self) -> str:
         return f"TPUStrategy({self.extended.layouts})"
@@ -187,33 +192,6 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
         ()
         """
         return keras_adapter.explain(model, method)
-
-
-def _found(devices: Any) -> list[Any]:
-    """Returns the devices of JAX that `TPUStrategy` is given."""
-    if devices is None:
-        found = jax.devices()
-        if (
-            len(found) == 1
-            and found[0].platform == "cpu"
-            and not getattr(jax.config, "jax_platforms", None)
-        ):
-            logging.getLogger("tfdp").warning(
-                "JAX has found no TPU: the host's CPU takes its place, as one device. On a host "
-                "with TPUs `pip install 'jax[tpu]'` has what finds them. To try several devices "
-                "without a TPU, start with JAX_PLATFORMS=cpu JAX_NUM_CPU_DEVICES=8."
-            )
-        return list(found)
-    if isinstance(devices, str):
-        return described(devices)
-    found = list(devices) if isinstance(devices, Iterable) else []
-    kinds = {getattr(device, "platform", None) for device in found}
-    if len(kinds) != 1 or None in kinds:
-        raise ValueError(
-            "`devices` must be devices of JAX of one kind, one at least, but received "
-            f"{devices}. Use `jax.devices()`, or its first 8, `jax.devices()[:8]`, or leave it out."
-        )
-    return found
 
 
 class _Extended(OneDeviceExtended, CompilesPrograms):
