@@ -125,7 +125,7 @@ def test_a_topology_that_cannot_be_described_is_refused():
     pytest.importorskip("jax")
     import tfdp
 
-    with pytest.raises(ValueError, match=r'received \'v5e:round\'.*"v5e:2x4".*tfdp\[tpu\]'):
+    with pytest.raises(ValueError, match=r'received \'v5e:round\'.*"v5e:2x4".*jax\[tpu\]'):
         tfdp.TPUStrategy("v5e:round")
 
 
@@ -133,7 +133,7 @@ def test_what_is_described_only_is_compiled_and_does_not_run(on_devices, monkeyp
     jax = pytest.importorskip("jax")
     import tfdp
 
-    monkeypatch.setattr("tfdp.tpu.strategy.described", lambda name: jax.devices()[:4])
+    monkeypatch.setattr("tfdp.tpu.devices.described", lambda name: jax.devices()[:4])
     monkeypatch.setattr("tfdp.tpu.layouts.are_described", lambda devices: True)
     strategy = tfdp.TPUStrategy("v5e:2x2")
     model = compiled_model(strategy, keras.Input([4]))

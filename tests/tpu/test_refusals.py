@@ -82,6 +82,17 @@ def test_it_names_the_operation_the_line_and_the_fix(on_devices, function, named
         assert re.search(rf"test_refusals.py:\d+, in {function.__name__}", said)
 
 
+def test_a_layer_of_keras_that_cannot_be_lowered_is_named(on_devices):
+    with on_devices(2).scope():
+        turned = keras.layers.RandomRotation(0.1, name="turned")
+        model = keras.Sequential([keras.Input([4, 4, 1]), turned, keras.layers.Flatten()])
+        model.compile("sgd", "mse")
+    with pytest.raises(
+        PartitionError, match=r"ImageProjectiveTransform.*; \S+/turned\S*\):.*`dataset\.map`"
+    ):
+        model.fit(np.ones([4, 4, 4, 1]), np.ones([4, 16]), verbose=0)
+
+
 def test_a_variable_from_outside_of_the_scope_is_named(on_devices):
     outside = tf.Variable(1.0, name="outside")
     with pytest.raises(PartitionError, match="'outside:0' was made outside"):

@@ -1,5 +1,8 @@
 """What is said where a program is compiled once more, and where devices do not divide a batch."""
 
+import threading
+import time
+
 import keras
 import numpy as np
 import pytest
@@ -56,3 +59,15 @@ def test_a_batch_that_devices_do_not_divide_is_named(on_devices, caplog, rows, s
     on_devices(4).partitioned(lambda x: x + 1)(tf.ones([rows]))
     assert said is None or said in caplog.text
     assert said is not None or "devices" not in caplog.text
+
+
+@pytest.mark.parametrize("seconds, said", [(0.0, True), (1e6, False)])
+def test_a_program_that_takes_long_is_said_to_be_compiled(on_devices, caplog, seconds, said):
+    from tfdp.tpu.warnings import compiling
+
+    before = threading.active_count()
+    with compiling(on_devices(2).extended.layouts, seconds):
+        while said and "still compiles a program for 2 x cpu" not in caplog.text:
+            time.sleep(0.01)
+    assert ("still compiles" in caplog.text) is said
+    assert threading.active_count() == before

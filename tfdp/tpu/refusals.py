@@ -106,9 +106,9 @@ def explained(graph: tf.Graph) -> Iterator[None]:
     except (ValueError, tf.errors.OpError) as error:
         names = re.findall(r"\{\{node ([^\s}]+)\}\}", str(error))
         kinds = re.findall(r"on XLA_CPU_JIT: (\w+)", str(error))
-        said = str(error).split("\n", maxsplit=1)[0]
+        said = "" if kinds else " ({})".format(str(error).split("\n", maxsplit=1)[0])
         kind = kinds[0] if kinds else "an operation"
-        raise _refusal(graph, names, kind, f"XLA cannot lower it. {_MOVE} ({said})") from None
+        raise _refusal(graph, names, kind, f"XLA cannot lower it. {_MOVE}{said}") from None
 
 
 def check_lowered(text: str, graph: tf.Graph) -> None:
@@ -132,8 +132,10 @@ def check_lowered(text: str, graph: tf.Graph) -> None:
 
 def _refusal(graph: tf.Graph, names: list[str], kind: str, reason: str) -> PartitionError:
     nodes = " ".join(f"{{{{node {name}}}}}" for name in names)
-    lines = lines_named(graph, nodes)
+    # The scope has the names of layers, such as those of Keras, whose lines are no user's.
+    scopes = [name.rpartition("/")[0] for name in names]
+    where = "; ".join([*lines_named(graph, nodes)[:1], *filter(None, scopes[:1])])
     return PartitionError(
         f"A program must be one that XLA can compile to run on TPUs, but has {kind}"
-        f"{f' ({lines[0]})' if lines else ''}: {reason}"
+        f"{f' ({where})' if where else ''}: {reason}"
     )

@@ -1,9 +1,11 @@
-"""The warnings of programs that are compiled: what makes one more, and what leaves devices idle."""
+"""The warnings of programs that are compiled: one more, for idle devices, or for a long time."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
@@ -64,6 +66,28 @@ def cut_into_fewer(specs: Sequence[tf.TensorSpec], layouts: Layouts) -> None:
         logging.getLogger("tfdp").warning(
             "A batch of %d rows is %s. Use a multiple of %d.", rows, cut, devices
         )
+
+
+@contextlib.contextmanager
+def compiling(layouts: Layouts, seconds: float = 60.0) -> Iterator[None]:
+    """Says once that a program is still being compiled, if it is after so many seconds."""
+    timer = threading.Timer(
+        seconds,
+        logging.getLogger("tfdp").warning,
+        (
+            "XLA still compiles a program for %s, after %.0f s; large models take minutes, once "
+            "for each size of a batch.",
+            layouts,
+            seconds,
+        ),
+    )
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
 
 
 def _shapes(specs: Sequence[tf.TensorSpec]) -> list[tuple[int, ...]]:
