@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdp.errors import ScopeError
+
 BATCH = tf.TensorSpec([16, 4]), tf.TensorSpec([16, 1])
 
 
@@ -66,6 +68,41 @@ def test_a_function_is_compiled_ahead_of_specifications(on_devices):
 
 
 @pytest.mark.parametrize(
+    "batch",
+    [
+        ((16, 4), (16, 1)),
+        16,
+        (np.ones([16, 4], np.float32), [1.0] * 16),
+        "dataset",
+    ],
+    ids=["shapes", "size", "list", "dataset"],
+)
+def test_a_batch_has_something_in_place_of_each_tensor(on_devices, batch):
+    strategy = on_devices(2)
+    if batch == "dataset":
+        batch = tf.data.Dataset.from_tensors((np.ones([16, 4]), np.ones([16, 1])))
+    model = compiled_model(strategy, keras.Input([4]))
+    with pytest.raises(TypeError, match=r"tf\.TensorSpec.*element_spec"):
+        strategy.compile_ahead(model, batch)
+
+
+def test_a_model_is_compiled_by_keras_before_its_step_is(on_devices):
+    strategy = on_devices(2)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
+    with pytest.raises(ValueError, match=r"Call `model\.compile`"):
+        strategy.compile_ahead(model, BATCH)
+    assert strategy.compile_ahead(model, BATCH[0], "predict").weights_copied == 0
+
+
+def test_a_model_of_no_such_strategy_is_not_compiled_ahead(on_devices):
+    model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(ScopeError, match=r"made outside of one.*strategy\.scope"):
+        on_devices(2).compile_ahead(model, BATCH)
+
+
+@pytest.mark.parametrize(
     "spec, error, fix",
     [
         (tf.TensorSpec([None, 4]), ValueError, "drop_remainder=True"),
@@ -88,7 +125,7 @@ def test_a_topology_that_cannot_be_described_is_refused():
     pytest.importorskip("jax")
     import tfdp
 
-    with pytest.raises(ValueError, match=r'received \'v5e:round\'.*"v5e:2x4".*tfdp\[tpu\]'):
+    with pytest.raises(ValueError, match=r'received \'v5e:round\'.*"v5e:2x4".*jax\[tpu\]'):
         tfdp.TPUStrategy("v5e:round")
 
 
@@ -96,7 +133,7 @@ def test_what_is_described_only_is_compiled_and_does_not_run(on_devices, monkeyp
     jax = pytest.importorskip("jax")
     import tfdp
 
-    monkeypatch.setattr("tfdp.tpu.strategy.described", lambda name: jax.devices()[:4])
+    monkeypatch.setattr("tfdp.tpu.devices.described", lambda name: jax.devices()[:4])
     monkeypatch.setattr("tfdp.tpu.layouts.are_described", lambda devices: True)
     strategy = tfdp.TPUStrategy("v5e:2x2")
     model = compiled_model(strategy, keras.Input([4]))

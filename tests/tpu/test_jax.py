@@ -29,3 +29,20 @@ def test_a_module_has_no_copies_for_which_stablehlo_has_no_operation(on_devices)
 
 def test_devices_that_are_there_are_not_described(on_devices):
     assert on_devices(2).extended.layouts.are_there
+
+
+@pytest.mark.parametrize("version", ["0.8.0", "0.10.2", "0.10.3.dev20260101"])
+def test_versions_that_were_tested_are_taken_in_silence(version, caplog):
+    from tfdp.tpu._jax import check_version
+
+    check_version(version)
+    assert not caplog.text
+
+
+def test_an_older_version_is_refused_and_a_newer_one_is_named(caplog):
+    from tfdp.tpu._jax import check_version
+
+    with pytest.raises(ImportError, match=r"jax 0\.8 or newer, but jax 0\.7\.2.*pip install"):
+        check_version("0.7.2")
+    check_version("0.12.0")
+    assert "but jax 0.12.0 is installed" in caplog.text

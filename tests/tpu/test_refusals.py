@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdp.errors import PartitionError
+from tfdp.errors import PartitionError, ScopeError
 
 TABLE = []
 
@@ -64,7 +64,7 @@ def lookup(x):
         (numpy_function, "PyFunc", "input pipeline"),
         (py_function, "EagerPyFunc", "input pipeline"),
         (strings, "AsString", "input pipeline"),
-        (printing, "StringFormat", "input pipeline"),
+        (printing, "StringFormat", "Leave `tf.print` out"),
         (hidden_state, "RandomStandardNormal", "SeedGenerator"),
         (within_a_loop, "RandomUniform", "SeedGenerator"),
         (selection, "Where", "Keep the size fixed"),
@@ -80,6 +80,17 @@ def test_it_names_the_operation_the_line_and_the_fix(on_devices, function, named
     assert fix in said
     if function is not lookup:
         assert re.search(rf"test_refusals.py:\d+, in {function.__name__}", said)
+
+
+def test_a_layer_of_keras_that_cannot_be_lowered_is_named(on_devices):
+    with on_devices(2).scope():
+        turned = keras.layers.RandomRotation(0.1, name="turned")
+        model = keras.Sequential([keras.Input([4, 4, 1]), turned, keras.layers.Flatten()])
+        model.compile("sgd", "mse")
+    with pytest.raises(
+        PartitionError, match=r"ImageProjectiveTransform.*; \S+/turned\S*\):.*`dataset\.map`"
+    ):
+        model.fit(np.ones([4, 4, 4, 1]), np.ones([4, 16]), verbose=0)
 
 
 def test_a_variable_from_outside_of_the_scope_is_named(on_devices):
@@ -103,10 +114,18 @@ def test_sizes_that_are_fixed_are_not_taken_for_open(on_devices, function):
     np.testing.assert_array_equal(on_devices(4).partitioned(function)(x), function(x))
 
 
-@pytest.mark.parametrize("make", [tf.constant, tf.ragged.constant])
-def test_what_is_not_dense_numbers_is_no_argument(on_devices, make):
-    with pytest.raises(TypeError, match="dense tensors of numbers"):
-        on_devices(2).partitioned(lambda x: x)(make([["a"], ["b"]]))
+@pytest.mark.parametrize(
+    "make, fix",
+    [
+        (lambda: tf.constant(["a", "b"]), "numbers of strings.*vectorization"),
+        (lambda: tf.ragged.constant([[1], [2, 3]]), "x.to_tensor"),
+        (lambda: tf.sparse.from_dense([[1, 0], [0, 1]]), "tf.sparse.to_dense"),
+    ],
+    ids=["strings", "ragged", "sparse"],
+)
+def test_what_is_not_dense_numbers_is_no_argument(on_devices, make, fix):
+    with pytest.raises(TypeError, match=f"dense tensors of numbers.*{fix}"):
+        on_devices(2).partitioned(lambda x: x)(make())
 
 
 def test_a_program_is_called_outside_of_graphs(on_devices):
@@ -128,7 +147,32 @@ def test_a_model_that_runs_eagerly_is_refused(on_devices):
         model.fit(np.ones([4, 2]), np.ones([4, 1]), verbose=0)
 
 
-@pytest.mark.parametrize("options, said", [({"shard": "all"}, "shard"), ({"devices": []}, "JAX")])
+def test_a_model_compiled_in_the_scope_must_be_built_there(on_devices):
+    strategy = on_devices(2)
+    model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+    with strategy.scope(), pytest.raises(ScopeError, match=r"'sequential.*would train on one"):
+        model.compile("sgd", "mse")
+
+
+@pytest.mark.parametrize("wraps", [False, True])
+def test_an_optimizer_from_outside_of_the_scope_is_named(on_devices, wraps):
+    optimizer = keras.optimizers.Adam(name="outside")
+    with on_devices(2).scope():
+        model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+        if wraps:
+            optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+        model.compile(optimizer, "mse")
+    with pytest.raises(ScopeError, match="'outside' was made outside"):
+        model.fit(np.ones([4, 2]), np.ones([4, 1]), verbose=0)
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"shard": "all"}, "shard"),
+        *(({"devices": each}, r"JAX.*jax\.devices") for each in ([], 8, ["TPU:0", "TPU:1"])),
+    ],
+)
 def test_options_out_of_their_range_are_refused(options, said):
     pytest.importorskip("jax")
     import tfdp

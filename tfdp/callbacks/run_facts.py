@@ -8,6 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.replicas import compiler_of
+
 
 def described(model: Any, params: dict[str, Any]) -> dict[str, Any]:
     """Describes what is trained, where, and for how long.
@@ -24,13 +26,19 @@ def described(model: Any, params: dict[str, Any]) -> dict[str, Any]:
     ('SGD', 5, 3)
     """
     strategy, optimizer = model.distribute_strategy, _innermost(model.optimizer)
+    compiler = compiler_of(strategy)
+    replicas = int(strategy.num_replicas_in_sync)
     devices = [name.split("device:")[-1] for name in _devices(strategy)]
+    local_replicas = len(devices)
+    if compiler is not None:  # whose devices TensorFlow does not know
+        devices = [str(compiler.order_of_sums()["devices"])]
+        local_replicas = replicas // compiler.processes.world_size
     return {
         "host": host_name(),
         "strategy": type(strategy).__name__,
         "topology": repr(getattr(strategy, "topology", None)),
-        "replicas": int(strategy.num_replicas_in_sync),
-        "local_replicas": len(devices),
+        "replicas": replicas,
+        "local_replicas": local_replicas,
         "devices": devices,
         "steps_per_execution": model.steps_per_execution,
         "jit_compile": bool(model.jit_compile),

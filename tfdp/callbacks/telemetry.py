@@ -68,8 +68,8 @@ class Telemetry(keras.callbacks.Callback):
     the others by 5 % of a step, 1 ms and more than noise, again and again, are named in the log
     (logger `tfdp`) and in a `straggler` line each: the rule of `tfdp.stragglers`.
 
-    Under a strategy other than tfdp's, or none, the lines hold only what Keras tells: no examples,
-    communication, norms or ratios. To compare with one device, use
+    Under `tfdp.TPUStrategy`, a strategy other than tfdp's, or none, the lines hold only what Keras
+    tells: no examples, communication, norms or ratios. To compare with one device, use
     `tfdp.DataParallelStrategy(devices=["CPU:0"])`.
 
     Cost: in a step that is no sample, some ten scalars written on the host beside the step, and a

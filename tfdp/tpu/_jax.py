@@ -5,8 +5,11 @@ Tested with jax and jaxlib 0.8.3 and 0.10.2. `tests/tpu/test_jax.py` fails when 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
+
+_INSTALL = "Install it: `pip install 'jax[tpu]>=0.8,<0.11'`, or without `[tpu]` for CPU devices."
 
 try:
     import jax
@@ -27,11 +30,12 @@ try:
 except ImportError as error:
     raise ImportError(
         "TPUStrategy needs JAX, whose runtime runs its programs, but it cannot be imported "
-        f"({error}). Install it with `pip install tfdp[tpu]`."
+        f"({error}). {_INSTALL}"
     ) from error
 
 __all__ = [
     "are_described",
+    "check_version",
     "coordinator_address",
     "described",
     "func",
@@ -44,6 +48,33 @@ __all__ = [
     "stablehlo",
     "stablehlo_text",
 ]
+
+
+def check_version(version: str) -> None:
+    """Checks that a version of JAX is one that does; a newer one than was tested is said.
+
+    Raises:
+      ImportError: It is older than what public names are used of.
+
+    >>> check_version("0.7.2")
+    Traceback (most recent call last):
+        ...
+    ImportError: TPUStrategy needs jax 0.8 or newer, but jax 0.7.2 is installed. ...
+    """
+    found = tuple(map(int, version.split(".")[:2]))
+    if found < (0, 8):
+        raise ImportError(
+            f"TPUStrategy needs jax 0.8 or newer, but jax {version} is installed. {_INSTALL}"
+        )
+    if found > (0, 10):
+        logging.getLogger("tfdp").warning(
+            "TPUStrategy was tested with jax 0.8 to 0.10, but jax %s is installed. If it fails, "
+            "install one of these.",
+            version,
+        )
+
+
+check_version(jax.__version__)
 
 
 def hlo_text(serialized: bytes) -> str:
@@ -94,7 +125,7 @@ def described(topology: str) -> list[Any]:
         raise ValueError(
             "A topology must be one that libtpu knows, the kind of its chips and how many there "
             f"are along each axis, but received {topology!r} ({said}). Use one such as "
-            '"v5e:2x4", where libtpu is installed (`pip install tfdp[tpu]`).'
+            '"v5e:2x4"; libtpu comes with `pip install "jax[tpu]>=0.8,<0.11"`.'
         ) from error
     return list(found.devices)
 

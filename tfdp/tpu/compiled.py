@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +11,7 @@ import tensorflow as tf
 
 from tfdp.replicas import one_device
 from tfdp.strategy.arguments import Arguments
+from tfdp.tpu import warnings
 from tfdp.tpu.arrays import check_alike, fetched
 from tfdp.tpu.facts import Facts
 from tfdp.tpu.lowering import lowered
@@ -139,21 +139,11 @@ class Compiled:
         self, arguments: Arguments, specs: Sequence[tf.TensorSpec], steps: int, in_parts: bool
     ) -> tuple[Program, Any]:
         if self._programs:
-            logging.getLogger("tfdp").warning(
-                "%s is compiled once more, for arguments of the shapes %s: XLA compiles for fixed "
-                "sizes. Batches of one size, as of `dataset.batch(size, drop_remainder=True)`, "
-                "need one program.",
-                getattr(self.python_function, "__name__", "A function"),
-                [tuple(spec.shape) for spec in specs],
-            )
+            name = getattr(self.python_function, "__name__", "A function")
+            former = [(each, count) for _, each, count, _ in self._programs]
+            warnings.compiled_once_more(name, specs, steps, former)
         layouts = self._strategy.extended.layouts
-        for rows in sorted({spec.shape[0] for spec in specs if spec.shape.rank}):
-            if layouts.parts(rows) < layouts.num_devices:
-                logging.getLogger("tfdp").warning(
-                    "A batch of %d rows is cut into %d parts, which several of the %d devices "
-                    "compute alike. Use a multiple of %d.",
-                    *(rows, layouts.parts(rows), layouts.num_devices, layouts.num_devices),
-                )
+        warnings.cut_into_fewer(specs, layouts)
         function = arguments.function(self.python_function)
         program = lowered(self._strategy, function, specs)
         return Program(program, layouts, steps, in_parts), program.structure
@@ -172,10 +162,23 @@ def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
             spec = leaf if isinstance(leaf, tf.TypeSpec) else tf.type_spec_from_value(leaf)
             raise TypeError(
                 "A program of TPUs must be given dense tensors of numbers, but received "
-                f"{spec}. Make it dense, or numbers, in the input pipeline: "
-                "`dataset.map(lambda x: x.to_tensor(shape=[None, 128]))`."
+                f"{spec}. {_to_numbers(spec)}"
             )
     return Arguments(args, kwargs)
+
+
+def _to_numbers(spec: tf.TypeSpec) -> str:
+    if isinstance(spec, tf.TensorSpec):
+        return (
+            "Make numbers of strings in the input pipeline, by layers that are left out of the "
+            "model: `dataset.map(lambda text, label: (vectorization(text), label))`."
+        )
+    dense = (
+        "tf.sparse.to_dense(x)"
+        if isinstance(spec, tf.SparseTensorSpec)
+        else "x.to_tensor(shape=[None, 128])"
+    )
+    return f"Make it dense in the input pipeline: `dataset.map(lambda x: {dense})`."
 
 
 def _placeholder(leaf: Any) -> Any:

@@ -38,9 +38,10 @@ class Processes(Meetings, OneProcess):
     def __init__(self, local_size: int) -> None:
         super().__init__(local_size)
         self.rank, self.world_size = jax.process_index(), jax.process_count()
-        address, shared = self._of_first()
+        address, made = self._of_first()
         cluster = Cluster(self.rank, self.world_size, address, source="jax.distributed")
         own = introductions.own(local_size)
+        shared = secret.in_environment() or made
         meeting = meet(cluster, own, introductions.difference, _STARTUP_SECONDS, shared)
         names = [host_of(address) for address in meeting.addresses]
         self.hosts = [names.index(name) for name in names]
@@ -48,14 +49,14 @@ class Processes(Meetings, OneProcess):
         atexit.register(self.board.close)
 
     def _of_first(self) -> list[str]:
-        """Returns where process 0 listens, and a secret that it has made."""
+        """Returns where process 0 listens, and a secret for processes that have none."""
         told = np.zeros(_MOST_BYTES, np.uint8)
         if self.rank == 0:
             with socket.socket() as free:
                 free.bind(("", 0))
                 port = free.getsockname()[1]
             address = f"{host_of(coordinator_address())}:{port}"
-            text = json.dumps([address, secret.in_environment() or secret.made()]).encode()
+            text = json.dumps([address, secret.made()]).encode()
             told[: len(text)] = np.frombuffer(text, np.uint8)
         found: list[str] = json.loads(of_first(told).tobytes().rstrip(b"\0"))
         return found

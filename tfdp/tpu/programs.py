@@ -14,7 +14,7 @@ import tensorflow as tf
 from jax.extend.core import Primitive
 from jax.sharding import NamedSharding
 
-from tfdp.tpu import facts
+from tfdp.tpu import facts, warnings
 from tfdp.tpu._jax import func, ir, merge_mlir_modules, register_lowering
 from tfdp.tpu.arrays import placed, placed_in_parts
 from tfdp.tpu.facts import Facts
@@ -143,7 +143,8 @@ class Program:
     def _fitting(self, partitioned: Any) -> Any:
         """Returns a program compiled, which must fit into a device's memory."""
         try:
-            return partitioned.compile()
+            with warnings.compiling(self._layouts):
+                return partitioned.compile()
         except jax.errors.JaxRuntimeError as error:
             said = str(error).split("\n", maxsplit=1)[0]
             if not said.startswith("RESOURCE_EXHAUSTED"):

@@ -17,6 +17,9 @@ _MOVE = "Move it into the input pipeline (`dataset.map`), or train under DataPar
 # Operations that call Python.
 _PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
 
+# Operations of `tf.print`.
+_PRINTING = ("StringFormat", "PrintV2")
+
 # Operations that draw from a state that no variable holds. Each chip would draw by itself.
 _HIDDEN_STATES = (
     "RandomUniform",
@@ -61,6 +64,11 @@ def check_trace(source: tf.types.experimental.ConcreteFunction) -> None:
 def _reason(node: tf.compat.v1.NodeDef) -> str | None:
     if node.op in _PYTHON:
         return f"it calls Python in each step. {_MOVE}"
+    if node.op in _PRINTING:
+        return (
+            "chips cannot print. Leave `tf.print` out, return the value or let a metric show it, "
+            "or look into the step without a strategy."
+        )
     if node.op in _HIDDEN_STATES:
         return (
             "it draws from a state that each chip has of its own. Draw with `keras.random` and a "
@@ -98,9 +106,9 @@ def explained(graph: tf.Graph) -> Iterator[None]:
     except (ValueError, tf.errors.OpError) as error:
         names = re.findall(r"\{\{node ([^\s}]+)\}\}", str(error))
         kinds = re.findall(r"on XLA_CPU_JIT: (\w+)", str(error))
-        said = str(error).split("\n", maxsplit=1)[0]
+        said = "" if kinds else " ({})".format(str(error).split("\n", maxsplit=1)[0])
         kind = kinds[0] if kinds else "an operation"
-        raise _refusal(graph, names, kind, f"XLA cannot lower it. {_MOVE} ({said})") from None
+        raise _refusal(graph, names, kind, f"XLA cannot lower it. {_MOVE}{said}") from None
 
 
 def check_lowered(text: str, graph: tf.Graph) -> None:
@@ -124,8 +132,10 @@ def check_lowered(text: str, graph: tf.Graph) -> None:
 
 def _refusal(graph: tf.Graph, names: list[str], kind: str, reason: str) -> PartitionError:
     nodes = " ".join(f"{{{{node {name}}}}}" for name in names)
-    lines = lines_named(graph, nodes)
+    # The scope has the names of layers, such as those of Keras, whose lines are no user's.
+    scopes = [name.rpartition("/")[0] for name in names]
+    where = "; ".join([*lines_named(graph, nodes)[:1], *filter(None, scopes[:1])])
     return PartitionError(
         f"A program must be one that XLA can compile to run on TPUs, but has {kind}"
-        f"{f' ({lines[0]})' if lines else ''}: {reason}"
+        f"{f' ({where})' if where else ''}: {reason}"
     )

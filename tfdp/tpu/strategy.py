@@ -10,12 +10,14 @@ import keras
 import tensorflow as tf
 
 from tfdp import keras_adapter
+from tfdp.cluster import run_status
 from tfdp.data.feed import AbstractFeed
 from tfdp.replicas import CompilesPrograms, ProcessGroup, one_device
-from tfdp.tpu._jax import described, jax
+from tfdp.tpu._jax import are_described, jax
 from tfdp.tpu._tensorflow import OneDeviceExtended, ResourceVariable
 from tfdp.tpu.arrays import seed_alike
 from tfdp.tpu.compiled import Compiled
+from tfdp.tpu.devices import check_joined, devices_of
 from tfdp.tpu.facts import Facts
 from tfdp.tpu.inputs import OwnRowsDataset
 from tfdp.tpu.layouts import Layouts
@@ -29,7 +31,7 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
     """Trains a Keras model on TPUs exactly as one of them given the global batch would.
 
     A step is traced once, as on one device, for batches of one size; XLA partitions it for all
-    chips, and JAX's runtime runs it (`pip install tfdp[tpu]`). Weights stay on the chips between
+    chips, and JAX's runtime runs it (`pip install 'tfdp[tpu]'`). Weights stay on the chips between
     steps, written in place, and come to the host when they are read there. Plain
     `BatchNormalization` has the whole batch's statistics, unlike under DataParallelStrategy.
 
@@ -51,8 +53,9 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
         weights; "parameters", weights as well. None: nothing.
 
     Raises:
-      ImportError: JAX is not installed.
+      ImportError: JAX is not installed, or is too old.
       ValueError: An argument is out of its range.
+      ClusterError: `TF_CONFIG` describes several processes, which JAX has not joined.
 
     >>> import keras, numpy as np, tfdp
     >>> strategy = tfdp.TPUStrategy()  # without a TPU: the host's CPU
@@ -67,26 +70,24 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
     def __init__(
         self, devices: Sequence[Any] | str | None = None, shard: str | None = None
     ) -> None:
-        if isinstance(devices, str):
-            devices = described(devices)
-        devices = jax.devices() if devices is None else list(devices)
-        if not devices or len({device.platform for device in devices}) != 1:
-            raise ValueError(
-                "`devices` must be devices of JAX of one kind, one at least, but received "
-                f"{devices}. Use `jax.devices()`, or leave it out."
-            )
+        found = devices_of(devices)
         if shard is not None and shard not in _SHARDS:
             raise ValueError(
                 f"`shard` must be None or one of {_SHARDS}, but received {shard!r}. Leave it out, "
                 'or use shard="optimizer".'
             )
         super().__init__("/cpu:0")
+        if not are_described(found):
+            check_joined()
         seed_alike()
-        layouts = Layouts(devices, shard)
-        self._extended = _Extended(
-            self, layouts, joined(layouts.num_devices // layouts.num_processes)
-        )
+        layouts = Layouts(found, shard)
+        processes = joined(layouts.num_devices // layouts.num_processes)
+        self._extended = _Extended(self, layouts, processes)
         keras_adapter.install(self)
+        run_status.mark_strategy_made()
+
+    def __repr__(self) -> str:
+        return f"TPUStrategy({self.extended.layouts})"
 
     @property
     def num_replicas_in_sync(self) -> int:

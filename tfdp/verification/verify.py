@@ -95,8 +95,9 @@ def verify(
     strategy = _local_strategy() if strategy is None else strategy
     if not isinstance(strategy, DataParallelStrategy):
         raise TypeError(
-            "`strategy` must be a `tfdp.DataParallelStrategy`, but received "
-            f"{type(strategy).__name__!r}. Leave it out, or make one."
+            "`strategy` must be a `tfdp.DataParallelStrategy`, whose replicas' steps are compared, "
+            f"but received {type(strategy).__name__!r}. Leave it out, or make one; of another "
+            "strategy compare a training with one without it."
         )
     if strategy.extended.num_replicas < 2:
         raise ValueError(_ONE_DEVICE)

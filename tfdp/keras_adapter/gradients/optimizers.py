@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfdp.compression import Compression, UpdateCompression
-from tfdp.errors import ScopeError
 from tfdp.hooks import cover, hook
 from tfdp.keras_adapter._keras import (
     BaseOptimizer,
@@ -25,13 +24,13 @@ from tfdp.keras_adapter._keras import (
 from tfdp.keras_adapter.gradients import updating
 from tfdp.keras_adapter.gradients.compressed import Compressed, CompressedUpdates
 from tfdp.keras_adapter.gradients.compressed_parts import CompressedParts
-from tfdp.keras_adapter.gradients.nested_optimizers import innermost, is_outer
+from tfdp.keras_adapter.gradients.nested_optimizers import is_outer
 from tfdp.keras_adapter.gradients.own_calls import build as build_while_traced
 from tfdp.keras_adapter.gradients.rounds import Rounds
 from tfdp.keras_adapter.gradients.sharded import Sharded
 from tfdp.keras_adapter.gradients.updating import Updating
 from tfdp.keras_adapter.step import Step, current
-from tfdp.keras_adapter.training import batch_and_rate, step_recording
+from tfdp.keras_adapter.training import batch_and_rate, scopes, step_recording
 from tfdp.replicas import Value, exchange_of, one_device
 
 
@@ -220,11 +219,5 @@ def _of_replicas(
     run: Callable[[list[Value | None]], Any],
 ) -> Any:
     """Makes an update by gradients of which each replica has its own."""
-    for one in (optimizer, *innermost(optimizer)):
-        if strategy_of_optimizer(one) is not step.strategy:
-            raise ScopeError(
-                "An optimizer must be made in the scope of the strategy that it trains under, but "
-                f"{one.name!r} was made outside it. Move its construction, or the call of "
-                "`compile` that names it, into `with strategy.scope():`."
-            )
+    scopes.check_optimizer(optimizer, step.strategy)
     return step.updates.update(step, optimizer, grads, variables, run)

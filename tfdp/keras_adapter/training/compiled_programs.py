@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfdp.keras_adapter._keras import build_of_shapes
+from tfdp.keras_adapter.training import scopes
 from tfdp.keras_adapter.training.one_program import steps_of
 from tfdp.replicas import CompilesPrograms
 
@@ -69,10 +71,19 @@ def compile_ahead(model: keras.Model, batch: Any, method: str) -> Any:
       method: "fit", "evaluate" or "predict".
 
     Raises:
-      ValueError: The method is another one, or the model runs eagerly.
+      ValueError: The method is another one, Keras has not compiled the model, or it runs eagerly.
+      ScopeError: The model was made outside of the scope of such a strategy.
+      TypeError: The batch has what is no tensor, array or specification.
     """
     steps_of(model, method)
+    scopes.check_compiles(model)
+    if method != "predict" and not model.compiled:
+        raise ValueError(
+            f"A model must be compiled by Keras before its step is, but {model.name!r} was not. "
+            "Call `model.compile` with an optimizer and a loss first."
+        )
     batch = _plain(batch)
+    _check_batch(batch)
     steps = 1
     if method == "predict":
         model.make_predict_function()
@@ -83,12 +94,28 @@ def compile_ahead(model: keras.Model, batch: Any, method: str) -> Any:
     return steps_of(model, method).run_ahead([((batch,), {})] * steps)
 
 
+def _check_batch(batch: Any) -> None:
+    """Raises TypeError if a batch has what stands for no tensor."""
+    for leaf in tf.nest.flatten(batch):
+        if leaf is not None and not isinstance(leaf, (tf.TypeSpec, np.ndarray, np.generic)):
+            if tf.is_tensor(leaf):
+                continue
+            raise TypeError(
+                "A batch must have a `tf.TensorSpec`, a tensor or an array in place of each, such "
+                "as `(tf.TensorSpec([64, 32]), tf.TensorSpec([64], tf.int32))`, but has "
+                f"{leaf!r}. `dataset.batch(64, drop_remainder=True).element_spec` is such a batch."
+            )
+
+
 def _program(model: keras.Model, step_function: Callable[..., Any]) -> Any:
     if model.run_eagerly or tf.config.functions_run_eagerly():
         raise ValueError(
             "Under TPUStrategy a step is compiled, but the model runs eagerly. Leave "
             "`run_eagerly` out of `compile`; to look into a step, train without a strategy."
         )
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None:
+        scopes.check_optimizer(optimizer, model.distribute_strategy)
     compiler: Any = model.distribute_strategy.extended
     assert isinstance(compiler, CompilesPrograms)
     return compiler.program(step_function)
