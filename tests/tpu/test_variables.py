@@ -1,5 +1,7 @@
 """Where the values of variables are: on the devices between steps, on the host when it asks."""
 
+import threading
+
 import keras
 import numpy as np
 import pytest
@@ -141,3 +143,34 @@ def test_a_model_s_weights_stay_on_the_devices_though_layers_were_called_with_sy
     assert all(array is not None for array in left)
     model.fit(np.ones([4, 3]), np.ones([4, 1]), batch_size=4, verbose=0)
     assert all(array.is_deleted() for array in left)  # written in place
+
+
+def test_a_thread_may_read_and_write_while_steps_run(on_devices):
+    strategy = on_devices(2)
+    with strategy.scope():
+        total, rate = tf.Variable(tf.zeros([300, 300])), tf.Variable(1.0)
+
+    @strategy.partitioned
+    def step(x):
+        total.assign_add(rate * tf.ones_like(total))
+
+    seen, failed, ended = [], [], threading.Event()
+
+    def read():
+        while not ended.is_set():
+            try:
+                seen.append(total.numpy())
+                rate.assign(1.0)
+            except Exception as error:
+                failed.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    for _ in range(500):
+        step(tf.ones([4]))
+    ended.set()
+    thread.join()
+    assert not failed
+    np.testing.assert_array_equal(total, np.full([300, 300], 500.0))
+    assert all(value.min() == value.max() for value in seen)
+    assert np.all(np.diff([value[0, 0] for value in seen]) >= 0)

@@ -20,7 +20,7 @@ from tfdp.tpu.arrays import placed, placed_in_parts
 from tfdp.tpu.facts import Facts
 from tfdp.tpu.layouts import Layouts
 from tfdp.tpu.lowering import Lowered, main_of
-from tfdp.tpu.variables import DeviceVariable, variable_of
+from tfdp.tpu.variables import MOVING, DeviceVariable, variable_of
 
 
 class Program:
@@ -56,11 +56,12 @@ class Program:
           batches: For each step its arguments.
         """
         given = [self._placed(index, each) for index, each in enumerate(zip(*batches, strict=True))]
-        written = [self._taken(index) for index in self._written]
-        kept = [self._taken(index) for index in self._kept]
-        outputs, news = self._compiled(written, kept, given)
-        for index, new in zip(self._written, news, strict=True):
-            self._variable(index).left(new)
+        with MOVING:
+            written = [self._taken(index) for index in self._written]
+            kept = [self._taken(index) for index in self._kept]
+            outputs, news = self._compiled(written, kept, given)
+            for index, new in zip(self._written, news, strict=True):
+                self._variable(index).left(new)
         return list(outputs)
 
     def _variable(self, index: int) -> DeviceVariable:

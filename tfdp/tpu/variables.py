@@ -2,12 +2,14 @@
 
 A value is at one of two places, or at both. A program takes it to the devices and leaves the new
 one there. Whoever reads it on the host has it copied there first; whoever takes hold of it in
-another way may write it, and the devices' copy is dropped.
+another way may write it, and the devices' copy is dropped. One thread at a time moves values: see
+`MOVING`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,6 +25,10 @@ from tfdp.tpu.arrays import fetched, of_first
 
 # The name under which a handle knows its variable: a traced program captures handles.
 _VARIABLE = "_tfdp_device_variable"
+
+# Held while a value is where nobody may look: from when a program takes it until the program has
+# left the new one, while it comes home, and while the host reads or assigns it.
+MOVING = threading.RLock()
 
 
 class DeviceVariable(ResourceVariable):
@@ -51,9 +57,10 @@ class DeviceVariable(ResourceVariable):
                 return handle  # of a graph that is never run
             self._captured_by = self._captured_by or weakref.WeakSet()
             self._captured_by.add(tf.compat.v1.get_default_graph())
-        self._come_home()
-        if not self._is_read:
-            self._array = None
+        with MOVING:
+            self._come_home()
+            if not self._is_read:
+                self._array = None
         return handle
 
     def value(self) -> tf.Tensor:
@@ -66,8 +73,23 @@ class DeviceVariable(ResourceVariable):
         with self._reading():
             return super().read_value()
 
+    def assign(self, *args: Any, **kwargs: Any) -> Any:
+        """Assigns a value, which no program takes before it is there."""
+        with MOVING:
+            return super().assign(*args, **kwargs)
+
+    def assign_add(self, *args: Any, **kwargs: Any) -> Any:
+        """Adds to the value, which no program takes meanwhile."""
+        with MOVING:
+            return super().assign_add(*args, **kwargs)
+
+    def assign_sub(self, *args: Any, **kwargs: Any) -> Any:
+        """Subtracts from the value, which no program takes meanwhile."""
+        with MOVING:
+            return super().assign_sub(*args, **kwargs)
+
     def taken(self, place: Callable[[np.ndarray], Any]) -> Any:
-        """Returns the value on the devices.
+        """Returns the value on the devices; the caller holds `MOVING`.
 
         Args:
           place: Makes an array on the devices of one on the host.
@@ -83,7 +105,7 @@ class DeviceVariable(ResourceVariable):
         return self._array
 
     def left(self, array: Any) -> None:
-        """Takes an array on the devices for the new value."""
+        """Takes an array on the devices for the new value; the caller holds `MOVING`."""
         self._array, self._is_home = array, False
         if self._captured_by:
             self._come_home()
@@ -103,11 +125,12 @@ class DeviceVariable(ResourceVariable):
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
-        before, self._is_read = self._is_read, True
-        try:
-            yield
-        finally:
-            self._is_read = before
+        with MOVING:
+            before, self._is_read = self._is_read, True
+            try:
+                yield
+            finally:
+                self._is_read = before
 
 
 def adopt(variable: tf.Variable, is_weight: bool) -> tf.Variable:
