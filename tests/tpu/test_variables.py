@@ -77,6 +77,22 @@ def test_a_graph_that_captured_a_variable_reads_what_each_step_leaves(program):
     assert float(mean()) == 24
 
 
+def test_a_graph_within_a_stateless_scope_of_keras_reads_what_each_step_leaves(on_devices):
+    strategy = on_devices(2)
+    with strategy.scope():
+        given, own = keras.Variable(1.0), keras.Variable(1.0)
+
+    @tf.function
+    def together(x):
+        with keras.StatelessScope(state_mapping=[(given, x)]):
+            return given + own
+
+    step = strategy.partitioned(lambda: own.assign_add(1.0))
+    assert float(together(tf.constant(5.0))) == 6
+    step()
+    assert float(together(tf.constant(5.0))) == 7
+
+
 def test_a_checkpoint_of_tensorflow_keeps_and_restores_what_is_on_the_devices(program, tmp_path):
     step, total, rate = program
     step(tf.ones([8]))

@@ -8,8 +8,6 @@ import keras
 # The variable class: `keras.Variable` is the same object, but its module is needed for the backend.
 from keras.src.backend.common import global_state
 
-# Tells a graph that Keras builds to learn shapes alone, and never runs.
-from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.common.variables import Variable as KerasVariable
 from keras.src.backend.tensorflow import nn, numpy
 from keras.src.backend.tensorflow.core import Variable
@@ -75,6 +73,9 @@ accumulators_of_optimizer = Attribute(BaseOptimizer, "_accumulated_gradients")
 # How often an optimizer was applied. Its public `iterations` counts windows of gradients.
 iterations_of_optimizer = Attribute(BaseOptimizer, "_iterations")
 
+# How the names of graphs begin that Keras builds to learn shapes alone, and never runs.
+SCRATCH_GRAPH = "scratch_graph"
+
 # The key by which an optimizer knows a variable, Keras' or TensorFlow's, or a replica's copy of it.
 key_of_variable = method(TFOptimizer, "_var_key")
 
@@ -97,6 +98,7 @@ batch_of_backup = Attribute(keras.callbacks.BackupAndRestore, "_last_batch_seen"
 
 __all__ = [
     "GLOBAL_SEED_GENERATOR",
+    "SCRATCH_GRAPH",
     "ArrayDataAdapter",
     "BaseOptimizer",
     "EpochIterator",
@@ -116,7 +118,6 @@ __all__ = [
     "epoch_of_backup",
     "flatten_layers",
     "global_state",
-    "in_stateless_scope",
     "io_utils",
     "iterations_of_optimizer",
     "key_of_variable",

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 import tensorflow as tf
 
-from tfdp.keras_adapter._keras import in_stateless_scope
+from tfdp.keras_adapter._keras import SCRATCH_GRAPH
 from tfdp.replicas import one_device
 from tfdp.tpu._tensorflow import ResourceVariable
 from tfdp.tpu.arrays import fetched, of_first
@@ -53,10 +53,11 @@ class DeviceVariable(ResourceVariable):
         if not tf.executing_eagerly():
             if one_device.is_traced():
                 return handle  # of a program that takes the value itself
-            if in_stateless_scope():
-                return handle  # of a graph that is never run
+            graph = tf.compat.v1.get_default_graph()
+            if getattr(graph, "name", "").startswith(SCRATCH_GRAPH):
+                return handle  # which is never run
             self._captured_by = self._captured_by or weakref.WeakSet()
-            self._captured_by.add(tf.compat.v1.get_default_graph())
+            self._captured_by.add(graph)
         with MOVING:
             self._come_home()
             if not self._is_read:
