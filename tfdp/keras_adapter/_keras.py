@@ -7,7 +7,6 @@ import keras
 
 # The variable class: `keras.Variable` is the same object, but its module is needed for the backend.
 from keras.src.backend.common import global_state
-
 from keras.src.backend.common.variables import Variable as KerasVariable
 from keras.src.backend.tensorflow import nn, numpy
 from keras.src.backend.tensorflow.core import Variable
