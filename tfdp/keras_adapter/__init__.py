@@ -45,6 +45,7 @@ _MODULES = (
     "training.feeding",
     "training.scopes",
     "training.trainer",
+    "training.unscaled_losses",
     "variables.lazy",
     "variables.statistics",
 )

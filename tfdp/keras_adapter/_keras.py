@@ -19,6 +19,7 @@ from keras.src.layers.layer import Layer
 # The functions that write and load files: `Model.save`, the callbacks, `load_model` and
 # `load_weights` call them by name, also where a script has imported these before tfdp.
 from keras.src.legacy.saving import legacy_h5_format
+from keras.src.losses import loss
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 from keras.src.random import seed_generator
@@ -121,6 +122,7 @@ __all__ = [
     "iterations_of_optimizer",
     "key_of_variable",
     "legacy_h5_format",
+    "loss",
     "make_class_weight_map_fn",
     "metadata_path",
     "metadata_path_before",

@@ -241,6 +241,9 @@ class _Extended(OneDeviceExtended, CompilesPrograms):
             return OwnRowsDataset(dataset)
         return dataset  # batches are cut where they are sent
 
+    def _use_merge_call(self) -> bool:
+        return False  # what runs on the host has no replicas that could meet
+
     def colocate_vars_with(self, colocate_with_variable: Any) -> Any:
         return contextlib.nullcontext()
 
