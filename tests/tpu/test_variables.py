@@ -190,3 +190,17 @@ def test_a_thread_may_read_and_write_while_steps_run(on_devices):
     np.testing.assert_array_equal(total, np.full([300, 300], 500.0))
     assert all(value.min() == value.max() for value in seen)
     assert np.all(np.diff([value[0, 0] for value in seen]) >= 0)
+
+
+@pytest.mark.parametrize("shard", [None, "optimizer"])
+def test_steps_of_two_strategies_may_take_one_variable(on_devices, shard):
+    one, other = on_devices(2), on_devices(4, shard=shard)
+    with one.scope():
+        total = tf.Variable(tf.zeros([256, 256]), trainable=False)
+
+    def step():
+        return tf.reduce_mean(total.assign_add(tf.ones_like(total)))
+
+    first, second = one.partitioned(step), other.partitioned(step)
+    assert [float(run()) for run in (first, second, second, first)] == [1, 2, 3, 4]
+    np.testing.assert_array_equal(total, np.full([256, 256], 4.0))

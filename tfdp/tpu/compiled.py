@@ -59,7 +59,8 @@ class Compiled:
         """Runs the function on the whole batch and returns tensors."""
         if one_device.is_traced():
             return self.python_function(*args, **kwargs)  # part of the program around it
-        return tf.nest.map_structure(on_host, self.run([(args, kwargs)]))
+        flat, structure = self._run([(args, kwargs)])
+        return tf.nest.pack_sequence_as(structure, list(map(on_host, flat)), expand_composites=True)
 
     def run(self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]) -> Any:
         """Runs calls one after the other, in one program, and returns what the last one does.
@@ -68,8 +69,13 @@ class Compiled:
           calls: The arguments of each, of the same shapes.
 
         Returns:
-          The structure of its outputs, with arrays on the devices.
+          The structure of its outputs, dense tensors, with arrays on the devices in their place.
         """
+        flat, structure = self._run(calls)
+        return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+
+    def _run(self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]) -> tuple[Any, Any]:
+        """Runs calls and returns the outputs, flat, and their structure: see `run`."""
         if not tf.executing_eagerly():
             raise RuntimeError(
                 "A program of TPUs must be called eagerly, but was called while a graph is traced. "
@@ -88,7 +94,7 @@ class Compiled:
             next(outputs) if tf.is_tensor(leaf) else leaf
             for leaf in tf.nest.flatten(structure, expand_composites=True)
         ]
-        return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+        return flat, structure
 
     @tf.autograph.experimental.do_not_convert
     def ahead(self, *args: Any, **kwargs: Any) -> Facts:

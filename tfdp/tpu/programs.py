@@ -46,6 +46,7 @@ class Program:
         self._written = list(lowered.updates)
         every = range(len(self._variables))
         self._kept = [index for index in every if index not in lowered.updates]
+        self._layouts_of_captured = list(map(self._sharding, every))
         self._constants: dict[int, Any] = {}  # captured tensors on the devices
         self._compiled, self.facts = self._compile()
 
@@ -75,7 +76,7 @@ class Program:
                 value = self._lowered.captured[index].numpy()
                 self._constants[index] = placed(value, self._layouts.replicated)
             return self._constants[index]
-        return self._variable(index).taken(lambda value: placed(value, self._sharding(index)))
+        return self._variable(index).taken(self._layouts_of_captured[index])
 
     def _placed(self, index: int, tensors: Sequence[tf.Tensor]) -> Any:
         values = [np.asarray(tensor) for tensor in tensors]
@@ -115,7 +116,7 @@ class Program:
             news, every = jax.lax.scan(lambda state, own: once(state, kept, own), written, batch)
             return [each[-1] for each in every], news
 
-        states = [self._sharding(index) for index in range(len(captured))]
+        states = self._layouts_of_captured
         shardings = (
             [states[index] for index in self._written],
             [states[index] for index in self._kept],

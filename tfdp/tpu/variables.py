@@ -11,17 +11,18 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 import tensorflow as tf
+from jax.sharding import NamedSharding
 
 from tfdp.keras_adapter._keras import SCRATCH_GRAPH
 from tfdp.replicas import one_device
 from tfdp.tpu._tensorflow import ResourceVariable
-from tfdp.tpu.arrays import fetched, of_first
+from tfdp.tpu.arrays import fetched, of_first, placed
 
 # The name under which a handle knows its variable: a traced program captures handles.
 _VARIABLE = "_tfdp_device_variable"
@@ -89,12 +90,16 @@ class DeviceVariable(ResourceVariable):
         with MOVING:
             return super().assign_sub(*args, **kwargs)
 
-    def taken(self, place: Callable[[np.ndarray], Any]) -> Any:
+    def taken(self, layout: NamedSharding) -> Any:
         """Returns the value on the devices; the caller holds `MOVING`.
 
         Args:
-          place: Makes an array on the devices of one on the host.
+          layout: The layout of the array that is returned. A value that lies otherwise, as another
+            strategy has it, comes home and is sent again.
         """
+        if self._array is not None and self._array.sharding != layout:
+            self._come_home()
+            self._array = None
         if self._array is None:
             # A copy: a program writes in place, and a device's array may be the host's.
             value = np.array(self._read_on_host().numpy())
@@ -102,7 +107,7 @@ class DeviceVariable(ResourceVariable):
                 # Each process has made its own; later each writes what the others do.
                 value, self._was_taken = of_first(value), True
                 self._is_home = jax.process_count() == 1
-            self._array = place(value)
+            self._array = placed(value, layout)
         return self._array
 
     def left(self, array: Any) -> None:
