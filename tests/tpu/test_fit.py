@@ -1,4 +1,4 @@
-"""`fit` under TPUStrategy, around its steps: what callbacks are given, and what failing data leave."""
+"""`fit` under TPUStrategy, around its steps: what callbacks get, and what failing data leave."""
 
 import keras
 import numpy as np
