@@ -1,5 +1,6 @@
 """Where the values of variables are: on the devices between steps, on the host when it asks."""
 
+import copy
 import threading
 
 import keras
@@ -44,6 +45,36 @@ def test_to_read_a_value_leaves_it_on_the_devices(program):
     total.numpy()
     tf.convert_to_tensor(total)
     assert total._array is kept is not None
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda v: v.numpy(),
+        lambda v: v + 0.0,
+        lambda v: tf.add(v, 0.0),
+        lambda v: tf.subtract(v, tf.zeros([4, 3])),
+        lambda v: tf.linalg.matmul(tf.eye(4), v),
+        lambda v: tf.raw_ops.Square(x=v) ** 0.5,
+        lambda v: keras.ops.subtract(v, 0.0),
+        lambda v: tf.identity(v),
+        lambda v: tf.stack([v, v])[1],
+        lambda v: tf.gather(v, tf.range(4)),
+        lambda v: v[:],
+        lambda v: v.sparse_read(tf.range(4)),
+        lambda v: copy.deepcopy(v),
+        lambda v: tf.raw_ops.ReadVariableOp(resource=v.handle, dtype=tf.float32),
+        lambda v: tf.function(lambda: tf.add(v, 0.0))(),
+        lambda v: tf.function(lambda: tf.add(v, 0.0), jit_compile=True)(),
+        lambda v: tf.function(lambda w: tf.add(w, 0.0))(v),
+        lambda v: next(iter(tf.data.Dataset.range(1).map(lambda _: v + 0.0))),
+        lambda v: tf.py_function(lambda: tf.add(v, 0.0), [], tf.float32),
+    ],
+)
+def test_the_host_reads_what_a_step_left_however_it_asks(program, read):
+    step, total, _ = program
+    step(tf.ones([8]))
+    np.testing.assert_array_equal(read(total), np.full([4, 3], 8.0))
 
 
 @pytest.mark.parametrize(

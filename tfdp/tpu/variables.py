@@ -48,9 +48,22 @@ class DeviceVariable(ResourceVariable):
     _captured_by: Any = None  # graphs of others, each of which may read or write it at any time
 
     @property
+    def _handle(self) -> tf.Tensor:
+        """The resource, for which TensorFlow's C++ asks by this name, to read an operand's value."""
+        if tf.executing_eagerly():
+            with MOVING:
+                self._come_home()
+        return self._resource
+
+    @property
+    def _resource(self) -> tf.Tensor:
+        resource: tf.Tensor = self.__dict__["_handle"]
+        return resource
+
+    @property
     def handle(self) -> tf.Tensor:
         """The resource, which whoever asks may write."""
-        handle: tf.Tensor = self._handle
+        handle = self._resource
         if not tf.executing_eagerly():
             if one_device.is_traced():
                 return handle  # of a program that takes the value itself
@@ -121,13 +134,13 @@ class DeviceVariable(ResourceVariable):
         if self._is_home:
             return
         value = np.array(fetched(self._array))  # a copy: the next step writes in place
-        with tf.init_scope(), tf.device(self._handle.device):
-            tf.raw_ops.AssignVariableOp(resource=self._handle, value=value)
+        with tf.init_scope(), tf.device(self._resource.device):
+            tf.raw_ops.AssignVariableOp(resource=self._resource, value=value)
         self._is_home = True
 
     def _read_on_host(self) -> tf.Tensor:
         with tf.init_scope():
-            return tf.raw_ops.ReadVariableOp(resource=self._handle, dtype=self.dtype)
+            return tf.raw_ops.ReadVariableOp(resource=self._resource, dtype=self.dtype)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
@@ -149,7 +162,7 @@ def adopt(variable: tf.Variable, is_weight: bool) -> tf.Variable:
     if type(variable) is ResourceVariable:
         variable.__class__ = DeviceVariable
         variable.is_weight = is_weight
-        setattr(variable._handle, _VARIABLE, weakref.ref(variable))
+        setattr(variable._resource, _VARIABLE, weakref.ref(variable))
     return variable
 
 
