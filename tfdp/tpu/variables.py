@@ -49,7 +49,7 @@ class DeviceVariable(ResourceVariable):
 
     @property
     def _handle(self) -> tf.Tensor:
-        """The resource, for which TensorFlow's C++ asks by this name, to read an operand's value."""
+        """The resource, for which TensorFlow's C++ asks by this name to read an operand."""
         if tf.executing_eagerly():
             with MOVING:
                 self._come_home()
