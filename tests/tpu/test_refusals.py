@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdp.errors import PartitionError
+from tfdp.errors import PartitionError, ScopeError
 
 TABLE = []
 
@@ -128,7 +128,45 @@ def test_a_model_that_runs_eagerly_is_refused(on_devices):
         model.fit(np.ones([4, 2]), np.ones([4, 1]), verbose=0)
 
 
-@pytest.mark.parametrize("options, said", [({"shard": "all"}, "shard"), ({"devices": []}, "JAX")])
+def test_an_iterator_is_no_argument(on_devices):
+    with pytest.raises(TypeError, match=r"next\(iterator\)"):
+        on_devices(2).partitioned(next)(iter(tf.data.Dataset.range(3)))
+
+
+def test_a_model_that_was_made_outside_of_the_scope_is_not_compiled_in_it(on_devices):
+    model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+    with on_devices(2).scope(), pytest.raises(ScopeError, match="would train on one device"):
+        model.compile("sgd", "mse")
+
+
+def test_a_model_of_one_device_has_no_program_to_be_compiled_or_explained(on_devices):
+    strategy = on_devices(2)
+    model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    batch = tf.TensorSpec([4, 2]), tf.TensorSpec([4, 1])
+    for ask in (lambda: strategy.compile_ahead(model, batch), lambda: strategy.explain(model)):
+        with pytest.raises(ScopeError, match="was made outside it"):
+            ask()
+
+
+def test_an_optimizer_that_was_made_outside_of_the_scope_is_named(on_devices):
+    optimizer = keras.optimizers.Adam(name="outside")
+    with on_devices(2).scope():
+        model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+        model.compile(optimizer, "mse")
+    with pytest.raises(ScopeError, match="'outside' was made outside"):
+        model.fit(np.ones([4, 2]), np.ones([4, 1]), verbose=0)
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"shard": "all"}, "shard"),
+        ({"devices": []}, "JAX"),
+        ({"devices": 2}, "JAX"),
+        ({"devices": ["CPU:0"]}, "JAX"),
+    ],
+)
 def test_options_out_of_their_range_are_refused(options, said):
     pytest.importorskip("jax")
     import tfdp

@@ -172,16 +172,24 @@ def on_host(array: Any) -> Any:
 
 def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
     for leaf in tf.nest.flatten((args, kwargs)):
-        if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor, tf.TypeSpec)) or (
-            tf.is_tensor(leaf) and leaf.dtype == tf.string
-        ):
+        if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor, tf.TypeSpec)) or _is_of_host(leaf):
             spec = leaf if isinstance(leaf, tf.TypeSpec) else tf.type_spec_from_value(leaf)
             raise TypeError(
                 "A program of TPUs must be given dense tensors of numbers, but received "
                 f"{spec}. Make it dense, or numbers, in the input pipeline: "
-                "`dataset.map(lambda x: x.to_tensor(shape=[None, 128]))`."
+                "`dataset.map(lambda x: x.to_tensor(shape=[None, 128]))`. In place of an iterator "
+                "give `next(iterator)`."
             )
     return Arguments(args, kwargs)
+
+
+def _is_of_host(leaf: Any) -> bool:
+    """Returns whether an argument is strings, or a resource such as an iterator."""
+    if isinstance(leaf, tf.Variable):
+        return False  # its value is given
+    parts = tf.nest.flatten(leaf, expand_composites=True)
+    kinds = (tf.string, tf.resource, tf.variant)
+    return any(tf.is_tensor(part) and part.dtype in kinds for part in parts)
 
 
 def _placeholder(leaf: Any) -> Any:

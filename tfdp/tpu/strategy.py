@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfdp import keras_adapter
 from tfdp.data.feed import AbstractFeed
+from tfdp.errors import ScopeError
 from tfdp.replicas import CompilesPrograms, one_device
 from tfdp.tpu._jax import described, jax
 from tfdp.tpu._tensorflow import OneDeviceExtended, ResourceVariable
@@ -68,11 +69,13 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
     ) -> None:
         if isinstance(devices, str):
             devices = described(devices)
-        devices = jax.devices() if devices is None else list(devices)
-        if not devices or len({device.platform for device in devices}) != 1:
+        given = jax.devices() if devices is None else devices
+        devices = list(given) if isinstance(given, Iterable) else []
+        kinds = {getattr(device, "platform", None) for device in devices}
+        if len(kinds) != 1 or None in kinds or len(set(devices)) != len(devices):
             raise ValueError(
-                "`devices` must be devices of JAX of one kind, one at least, but received "
-                f"{devices}. Use `jax.devices()`, or leave it out."
+                "`devices` must be different devices of JAX of one kind, one at least, but "
+                f"received {given!r}. Use `jax.devices()`, or leave it out."
             )
         if shard is not None and shard not in _SHARDS:
             raise ValueError(
@@ -157,6 +160,7 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
           ValueError: A size is not known, or `method` is another one.
           MemoryError: The step does not fit into a chip's memory.
           PartitionError: It has what XLA cannot compile.
+          ScopeError: The model was made outside of the scope.
 
         >>> import keras, tfdp
         >>> strategy = tfdp.TPUStrategy()  # tfdp.TPUStrategy("v5e:2x4"), where libtpu is installed
@@ -167,6 +171,7 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
         >>> strategy.compile_ahead(model, batch).weights_copied
         0
         """
+        self._check_own(model)
         facts: Facts = keras_adapter.compile_ahead(model, batch, method)
         return facts
 
@@ -179,6 +184,7 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
 
         Raises:
           ValueError: The method has run no step yet.
+          ScopeError: The model was made outside of the scope.
 
         >>> import keras, numpy as np, tfdp
         >>> strategy = tfdp.TPUStrategy()
@@ -189,7 +195,16 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
         >>> strategy.explain(model).host_transfers
         ()
         """
+        self._check_own(model)
         return keras_adapter.explain(model, method)
+
+    def _check_own(self, model: keras.Model) -> None:
+        if model.distribute_strategy is not self:
+            raise ScopeError(
+                "A model must be made in the scope of the strategy that is asked, but "
+                f"{model.name!r} was made outside it. Ask its own strategy, or move its "
+                "construction and `compile` into `with strategy.scope():`."
+            )
 
 
 class _Extended(OneDeviceExtended, CompilesPrograms):

@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfdp.keras_adapter._keras import build_of_shapes
+from tfdp.keras_adapter.training import scopes
 from tfdp.keras_adapter.training.one_program import steps_of
 from tfdp.replicas import CompilesPrograms
 
@@ -25,7 +26,9 @@ def made(model: keras.Model, step_function: Callable[..., Any]) -> Callable[...,
 
     Raises:
       ValueError: The model runs eagerly.
+      ScopeError: Its optimizer was made outside of its scope.
     """
+    scopes.check_optimizer_made_in_scope(model)
     program = _program(model, step_function)
 
     def function(iterator: Any) -> Any:

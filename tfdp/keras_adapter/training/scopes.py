@@ -15,7 +15,7 @@ from tfdp.keras_adapter._keras import (
     strategy_of_model,
     strategy_of_optimizer,
 )
-from tfdp.replicas import Replicas, replicas_of
+from tfdp.replicas import Replicas, compiler_of, replicas_of
 
 _IN_A_LOOP = (
     "In a loop of your own put the step, from the tape to the optimizer, into a function of one "
@@ -64,11 +64,25 @@ def check_variables_are_known(
 def check_compiled_in_scope(model: Any) -> None:
     """Raises ScopeError if `model` is compiled in a scope in which it was not built."""
     strategy = tf.distribute.get_strategy()
-    if replicas_of(strategy) is not None and strategy_of_model(model) is not strategy:
+    is_ours = replicas_of(strategy) is not None or compiler_of(strategy) is not None
+    if is_ours and strategy_of_model(model) is not strategy:
         raise ScopeError(
             f"A model must be built in the scope that it is compiled in, but {model.name!r} was "
             "built outside it, and would train on one device. Move its construction into `with "
             "strategy.scope():`, or its `compile` out of it."
+        )
+
+
+def check_optimizer_made_in_scope(model: Any) -> None:
+    """Raises ScopeError if a model's optimizer was made outside of the model's scope."""
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None:
+        return
+    if strategy_of_optimizer(optimizer) is not strategy_of_model(model):
+        raise ScopeError(
+            "An optimizer must be made in the scope of the strategy that it trains under, but "
+            f"{optimizer.name!r} was made outside it. Move its construction into `with "
+            "strategy.scope():`, or give `compile` its name."
         )
 
 
