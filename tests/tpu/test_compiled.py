@@ -47,3 +47,18 @@ def test_complex_numbers_are_computed_with(on_devices, dtype):
     step(x)
     np.testing.assert_allclose(step(x), 2 * np.fft.fft(x).sum(), rtol=1e-6)
     np.testing.assert_allclose(spectrum, 2 * np.fft.fft(x), rtol=1e-6)
+
+
+def test_a_method_is_compiled_ahead_and_explained_as_a_function_is(on_devices):
+    class Scale:
+        factor = 3.0
+
+        @on_devices(2).partitioned
+        def step(self, x):
+            return tf.reduce_sum(x) * self.factor
+
+    scale = Scale()
+    facts = scale.step.ahead(tf.TensorSpec([4]))
+    assert float(scale.step(tf.ones([4]))) == 12
+    assert scale.step.explain() is facts
+    assert facts.collectives == {"all-reduce": 1}

@@ -52,7 +52,11 @@ class Compiled:
 
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
         """Returns the method of an object, as a decorated function in a class is asked for."""
-        return self if owner is None else functools.partial(self.__call__, owner)
+        if owner is None:
+            return self
+        method: Any = functools.partial(self.__call__, owner)
+        method.ahead, method.explain = functools.partial(self.ahead, owner), self.explain
+        return method
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
