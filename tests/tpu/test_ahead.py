@@ -98,7 +98,7 @@ def test_a_model_is_compiled_by_keras_before_its_step_is(on_devices):
 def test_a_model_of_no_such_strategy_is_not_compiled_ahead(on_devices):
     model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    with pytest.raises(ScopeError, match=r"made outside of one.*strategy\.scope"):
+    with pytest.raises(ScopeError, match=r"made outside it.*strategy\.scope"):
         on_devices(2).compile_ahead(model, BATCH)
 
 

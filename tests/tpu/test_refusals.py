@@ -147,11 +147,26 @@ def test_a_model_that_runs_eagerly_is_refused(on_devices):
         model.fit(np.ones([4, 2]), np.ones([4, 1]), verbose=0)
 
 
+def test_an_iterator_is_no_argument(on_devices):
+    with pytest.raises(TypeError, match=r"next\(iterator\)"):
+        on_devices(2).partitioned(next)(iter(tf.data.Dataset.range(3)))
+
+
 def test_a_model_compiled_in_the_scope_must_be_built_there(on_devices):
     strategy = on_devices(2)
     model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
     with strategy.scope(), pytest.raises(ScopeError, match=r"'sequential.*would train on one"):
         model.compile("sgd", "mse")
+
+
+def test_a_model_of_one_device_has_no_program_to_be_compiled_or_explained(on_devices):
+    strategy = on_devices(2)
+    model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    batch = tf.TensorSpec([4, 2]), tf.TensorSpec([4, 1])
+    for ask in (lambda: strategy.compile_ahead(model, batch), lambda: strategy.explain(model)):
+        with pytest.raises(ScopeError, match="was made outside it"):
+            ask()
 
 
 @pytest.mark.parametrize("wraps", [False, True])

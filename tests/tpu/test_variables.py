@@ -1,5 +1,8 @@
 """Where the values of variables are: on the devices between steps, on the host when it asks."""
 
+import copy
+import threading
+
 import keras
 import numpy as np
 import pytest
@@ -45,6 +48,36 @@ def test_to_read_a_value_leaves_it_on_the_devices(program):
 
 
 @pytest.mark.parametrize(
+    "read",
+    [
+        lambda v: v.numpy(),
+        lambda v: v + 0.0,
+        lambda v: tf.add(v, 0.0),
+        lambda v: tf.subtract(v, tf.zeros([4, 3])),
+        lambda v: tf.linalg.matmul(tf.eye(4), v),
+        lambda v: tf.raw_ops.Square(x=v) ** 0.5,
+        lambda v: keras.ops.subtract(v, 0.0),
+        lambda v: tf.identity(v),
+        lambda v: tf.stack([v, v])[1],
+        lambda v: tf.gather(v, tf.range(4)),
+        lambda v: v[:],
+        lambda v: v.sparse_read(tf.range(4)),
+        lambda v: copy.deepcopy(v),
+        lambda v: tf.raw_ops.ReadVariableOp(resource=v.handle, dtype=tf.float32),
+        lambda v: tf.function(lambda: tf.add(v, 0.0))(),
+        lambda v: tf.function(lambda: tf.add(v, 0.0), jit_compile=True)(),
+        lambda v: tf.function(lambda w: tf.add(w, 0.0))(v),
+        lambda v: next(iter(tf.data.Dataset.range(1).map(lambda _: v + 0.0))),
+        lambda v: tf.py_function(lambda: tf.add(v, 0.0), [], tf.float32),
+    ],
+)
+def test_the_host_reads_what_a_step_left_however_it_asks(program, read):
+    step, total, _ = program
+    step(tf.ones([8]))
+    np.testing.assert_array_equal(read(total), np.full([4, 3], 8.0))
+
+
+@pytest.mark.parametrize(
     "write",
     [
         lambda v: v.assign(tf.ones([4, 3])),
@@ -73,6 +106,22 @@ def test_a_graph_that_captured_a_variable_reads_what_each_step_leaves(program):
     double()
     assert float(step(tf.ones([8]))) == 24
     assert float(mean()) == 24
+
+
+def test_a_graph_within_a_stateless_scope_of_keras_reads_what_each_step_leaves(on_devices):
+    strategy = on_devices(2)
+    with strategy.scope():
+        given, own = keras.Variable(1.0), keras.Variable(1.0)
+
+    @tf.function
+    def together(x):
+        with keras.StatelessScope(state_mapping=[(given, x)]):
+            return given + own
+
+    step = strategy.partitioned(lambda: own.assign_add(1.0))
+    assert float(together(tf.constant(5.0))) == 6
+    step()
+    assert float(together(tf.constant(5.0))) == 7
 
 
 def test_a_checkpoint_of_tensorflow_keeps_and_restores_what_is_on_the_devices(program, tmp_path):
@@ -141,3 +190,48 @@ def test_a_model_s_weights_stay_on_the_devices_though_layers_were_called_with_sy
     assert all(array is not None for array in left)
     model.fit(np.ones([4, 3]), np.ones([4, 1]), batch_size=4, verbose=0)
     assert all(array.is_deleted() for array in left)  # written in place
+
+
+def test_a_thread_may_read_and_write_while_steps_run(on_devices):
+    strategy = on_devices(2)
+    with strategy.scope():
+        total, rate = tf.Variable(tf.zeros([300, 300])), tf.Variable(1.0)
+
+    @strategy.partitioned
+    def step(x):
+        total.assign_add(rate * tf.ones_like(total))
+
+    seen, failed, ended = [], [], threading.Event()
+
+    def read():
+        while not ended.is_set():
+            try:
+                seen.append(total.numpy())
+                rate.assign(1.0)
+            except Exception as error:
+                failed.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    for _ in range(500):
+        step(tf.ones([4]))
+    ended.set()
+    thread.join()
+    assert not failed
+    np.testing.assert_array_equal(total, np.full([300, 300], 500.0))
+    assert all(value.min() == value.max() for value in seen)
+    assert np.all(np.diff([value[0, 0] for value in seen]) >= 0)
+
+
+@pytest.mark.parametrize("shard", [None, "optimizer"])
+def test_steps_of_two_strategies_may_take_one_variable(on_devices, shard):
+    one, other = on_devices(2), on_devices(4, shard=shard)
+    with one.scope():
+        total = tf.Variable(tf.zeros([256, 256]), trainable=False)
+
+    def step():
+        return tf.reduce_mean(total.assign_add(tf.ones_like(total)))
+
+    first, second = one.partitioned(step), other.partitioned(step)
+    assert [float(run()) for run in (first, second, second, first)] == [1, 2, 3, 4]
+    np.testing.assert_array_equal(total, np.full([256, 256], 4.0))

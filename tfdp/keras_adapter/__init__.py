@@ -46,6 +46,7 @@ _MODULES = (
     "training.feeding",
     "training.scopes",
     "training.trainer",
+    "training.unscaled_losses",
     "variables.lazy",
     "variables.statistics",
 )

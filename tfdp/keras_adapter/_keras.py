@@ -10,9 +10,6 @@ from keras.src.backend.common import global_state
 
 # The mask that a tensor carries from layer to layer, and to the loss.
 from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
-
-# Tells a graph that Keras builds to learn shapes alone, and never runs.
-from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.common.variables import Variable as KerasVariable
 from keras.src.backend.tensorflow import nn, numpy
 from keras.src.backend.tensorflow.core import Variable
@@ -25,6 +22,7 @@ from keras.src.layers.layer import Layer
 # The functions that write and load files: `Model.save`, the callbacks, `load_model` and
 # `load_weights` call them by name, also where a script has imported these before tfdp.
 from keras.src.legacy.saving import legacy_h5_format
+from keras.src.losses import loss
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 from keras.src.random import seed_generator
@@ -81,6 +79,9 @@ accumulators_of_optimizer = Attribute(BaseOptimizer, "_accumulated_gradients")
 # How often an optimizer was applied. Its public `iterations` counts windows of gradients.
 iterations_of_optimizer = Attribute(BaseOptimizer, "_iterations")
 
+# How the names of graphs begin that Keras builds to learn shapes alone, and never runs.
+SCRATCH_GRAPH = "scratch_graph"
+
 # The key by which an optimizer knows a variable, Keras' or TensorFlow's, or a replica's copy of it.
 key_of_variable = method(TFOptimizer, "_var_key")
 
@@ -103,6 +104,7 @@ batch_of_backup = Attribute(keras.callbacks.BackupAndRestore, "_last_batch_seen"
 
 __all__ = [
     "GLOBAL_SEED_GENERATOR",
+    "SCRATCH_GRAPH",
     "ArrayDataAdapter",
     "BaseOptimizer",
     "CompileLoss",
@@ -124,11 +126,11 @@ __all__ = [
     "flatten_layers",
     "get_keras_mask",
     "global_state",
-    "in_stateless_scope",
     "io_utils",
     "iterations_of_optimizer",
     "key_of_variable",
     "legacy_h5_format",
+    "loss",
     "make_class_weight_map_fn",
     "metadata_path",
     "metadata_path_before",

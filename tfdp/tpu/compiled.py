@@ -52,14 +52,19 @@ class Compiled:
 
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
         """Returns the method of an object, as a decorated function in a class is asked for."""
-        return self if owner is None else functools.partial(self.__call__, owner)
+        if owner is None:
+            return self
+        method: Any = functools.partial(self.__call__, owner)
+        method.ahead, method.explain = functools.partial(self.ahead, owner), self.explain
+        return method
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function on the whole batch and returns tensors."""
         if one_device.is_traced():
             return self.python_function(*args, **kwargs)  # part of the program around it
-        return tf.nest.map_structure(on_host, self.run([(args, kwargs)]))
+        flat, structure = self._run([(args, kwargs)])
+        return tf.nest.pack_sequence_as(structure, list(map(on_host, flat)), expand_composites=True)
 
     def run(self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]) -> Any:
         """Runs calls one after the other, in one program, and returns what the last one does.
@@ -68,8 +73,13 @@ class Compiled:
           calls: The arguments of each, of the same shapes.
 
         Returns:
-          The structure of its outputs, with arrays on the devices.
+          The structure of its outputs, dense tensors, with arrays on the devices in their place.
         """
+        flat, structure = self._run(calls)
+        return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+
+    def _run(self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]) -> tuple[Any, Any]:
+        """Runs calls and returns the outputs, flat, and their structure: see `run`."""
         if not tf.executing_eagerly():
             raise RuntimeError(
                 "A program of TPUs must be called eagerly, but was called while a graph is traced. "
@@ -88,7 +98,7 @@ class Compiled:
             next(outputs) if tf.is_tensor(leaf) else leaf
             for leaf in tf.nest.flatten(structure, expand_composites=True)
         ]
-        return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+        return flat, structure
 
     @tf.autograph.experimental.do_not_convert
     def ahead(self, *args: Any, **kwargs: Any) -> Facts:
@@ -156,9 +166,7 @@ def on_host(array: Any) -> Any:
 
 def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
     for leaf in tf.nest.flatten((args, kwargs)):
-        if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor, tf.TypeSpec)) or (
-            tf.is_tensor(leaf) and leaf.dtype == tf.string
-        ):
+        if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor, tf.TypeSpec)) or _is_of_host(leaf):
             spec = leaf if isinstance(leaf, tf.TypeSpec) else tf.type_spec_from_value(leaf)
             raise TypeError(
                 "A program of TPUs must be given dense tensors of numbers, but received "
@@ -168,6 +176,8 @@ def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
 
 
 def _to_numbers(spec: tf.TypeSpec) -> str:
+    if not isinstance(spec, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)):
+        return "In place of an iterator give `next(iterator)`."
     if isinstance(spec, tf.TensorSpec):
         return (
             "Make numbers of strings in the input pipeline, by layers that are left out of the "
@@ -179,6 +189,15 @@ def _to_numbers(spec: tf.TypeSpec) -> str:
         else "x.to_tensor(shape=[None, 128])"
     )
     return f"Make it dense in the input pipeline: `dataset.map(lambda x: {dense})`."
+
+
+def _is_of_host(leaf: Any) -> bool:
+    """Returns whether an argument is strings, or a resource such as an iterator."""
+    if isinstance(leaf, tf.Variable):
+        return False  # its value is given
+    parts = tf.nest.flatten(leaf, expand_composites=True)
+    kinds = (tf.string, tf.resource, tf.variant)
+    return any(tf.is_tensor(part) and part.dtype in kinds for part in parts)
 
 
 def _placeholder(leaf: Any) -> Any:

@@ -35,9 +35,9 @@ def devices_of(given: Any) -> list[Any]:
         return described(given)
     found = list(given) if isinstance(given, Iterable) else []
     kinds = {getattr(device, "platform", None) for device in found}
-    if len(kinds) != 1 or None in kinds:
+    if len(kinds) != 1 or None in kinds or len(set(found)) != len(found):
         raise ValueError(
-            "`devices` must be devices of JAX of one kind, one at least, but received "
+            "`devices` must be different devices of JAX of one kind, one at least, but received "
             f"{given}. Use `jax.devices()`, or its first 8, `jax.devices()[:8]`, or leave it out."
         )
     return found

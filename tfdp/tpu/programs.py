@@ -20,7 +20,7 @@ from tfdp.tpu.arrays import placed, placed_in_parts
 from tfdp.tpu.facts import Facts
 from tfdp.tpu.layouts import Layouts
 from tfdp.tpu.lowering import Lowered, main_of
-from tfdp.tpu.variables import DeviceVariable, variable_of
+from tfdp.tpu.variables import MOVING, DeviceVariable, variable_of
 
 
 class Program:
@@ -46,6 +46,7 @@ class Program:
         self._written = list(lowered.updates)
         every = range(len(self._variables))
         self._kept = [index for index in every if index not in lowered.updates]
+        self._layouts_of_captured = list(map(self._sharding, every))
         self._constants: dict[int, Any] = {}  # captured tensors on the devices
         self._compiled, self.facts = self._compile()
 
@@ -56,11 +57,12 @@ class Program:
           batches: For each step its arguments.
         """
         given = [self._placed(index, each) for index, each in enumerate(zip(*batches, strict=True))]
-        written = [self._taken(index) for index in self._written]
-        kept = [self._taken(index) for index in self._kept]
-        outputs, news = self._compiled(written, kept, given)
-        for index, new in zip(self._written, news, strict=True):
-            self._variable(index).left(new)
+        with MOVING:
+            written = [self._taken(index) for index in self._written]
+            kept = [self._taken(index) for index in self._kept]
+            outputs, news = self._compiled(written, kept, given)
+            for index, new in zip(self._written, news, strict=True):
+                self._variable(index).left(new)
         return list(outputs)
 
     def _variable(self, index: int) -> DeviceVariable:
@@ -74,7 +76,7 @@ class Program:
                 value = self._lowered.captured[index].numpy()
                 self._constants[index] = placed(value, self._layouts.replicated)
             return self._constants[index]
-        return self._variable(index).taken(lambda value: placed(value, self._sharding(index)))
+        return self._variable(index).taken(self._layouts_of_captured[index])
 
     def _placed(self, index: int, tensors: Sequence[tf.Tensor]) -> Any:
         values = [np.asarray(tensor) for tensor in tensors]
@@ -114,7 +116,7 @@ class Program:
             news, every = jax.lax.scan(lambda state, own: once(state, kept, own), written, batch)
             return [each[-1] for each in every], news
 
-        states = [self._sharding(index) for index in range(len(captured))]
+        states = self._layouts_of_captured
         shardings = (
             [states[index] for index in self._written],
             [states[index] for index in self._kept],

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfdp import keras_adapter
 from tfdp.cluster import run_status
 from tfdp.data.feed import AbstractFeed
+from tfdp.errors import ScopeError
 from tfdp.replicas import CompilesPrograms, ProcessGroup, one_device
 from tfdp.tpu._jax import are_described, jax
 from tfdp.tpu._tensorflow import OneDeviceExtended, ResourceVariable
@@ -162,6 +163,7 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
           ValueError: A size is not known, or `method` is another one.
           MemoryError: The step does not fit into a chip's memory.
           PartitionError: It has what XLA cannot compile.
+          ScopeError: The model was made outside of the scope.
 
         >>> import keras, tfdp
         >>> strategy = tfdp.TPUStrategy()  # tfdp.TPUStrategy("v5e:2x4"), where libtpu is installed
@@ -172,6 +174,7 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
         >>> strategy.compile_ahead(model, batch).weights_copied
         0
         """
+        self._check_own(model)
         facts: Facts = keras_adapter.compile_ahead(model, batch, method)
         return facts
 
@@ -184,6 +187,7 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
 
         Raises:
           ValueError: The method has run no step yet.
+          ScopeError: The model was made outside of the scope.
 
         >>> import keras, numpy as np, tfdp
         >>> strategy = tfdp.TPUStrategy()
@@ -194,7 +198,16 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
         >>> strategy.explain(model).host_transfers
         ()
         """
+        self._check_own(model)
         return keras_adapter.explain(model, method)
+
+    def _check_own(self, model: keras.Model) -> None:
+        if model.distribute_strategy is not self:
+            raise ScopeError(
+                "A model must be made in the scope of the strategy that is asked, but "
+                f"{model.name!r} was made outside it. Ask its own strategy, or move its "
+                "construction and `compile` into `with strategy.scope():`."
+            )
 
 
 class _Extended(OneDeviceExtended, CompilesPrograms):
@@ -251,6 +264,9 @@ class _Extended(OneDeviceExtended, CompilesPrograms):
         if self.layouts.num_processes > 1 and isinstance(dataset, AbstractFeed):
             return OwnRowsDataset(dataset)
         return dataset  # batches are cut where they are sent
+
+    def _use_merge_call(self) -> bool:
+        return False  # what runs on the host has no replicas that could meet
 
     def colocate_vars_with(self, colocate_with_variable: Any) -> Any:
         return contextlib.nullcontext()

@@ -27,17 +27,18 @@ def made(model: keras.Model, step_function: Callable[..., Any]) -> Callable[...,
 
     Raises:
       ValueError: The model runs eagerly.
+      ScopeError: Its optimizer was made outside of its scope.
     """
     program = _program(model, step_function)
 
     def function(iterator: Any) -> Any:
-        batches = _taken(iterator, model.steps_per_execution)
-        if not batches:
-            raise StopIteration
+        batches, error = _taken(iterator, model.steps_per_execution)
         outputs = None
         for alike in _in_runs(batches):
             outputs = program.run([((batch,), {}) for batch in alike])
-        return outputs
+        if error is not None:
+            raise error
+        return tf.nest.map_structure(_as_logged, outputs)
 
     function.steps = program  # type: ignore[attr-defined]
     return function
@@ -72,11 +73,9 @@ def compile_ahead(model: keras.Model, batch: Any, method: str) -> Any:
 
     Raises:
       ValueError: The method is another one, Keras has not compiled the model, or it runs eagerly.
-      ScopeError: The model was made outside of the scope of such a strategy.
       TypeError: The batch has what is no tensor, array or specification.
     """
     steps_of(model, method)
-    scopes.check_compiles(model)
     if method != "predict" and not model.compiled:
         raise ValueError(
             f"A model must be compiled by Keras before its step is, but {model.name!r} was not. "
@@ -121,16 +120,26 @@ def _program(model: keras.Model, step_function: Callable[..., Any]) -> Any:
     return compiler.program(step_function)
 
 
-def _taken(iterator: Any, count: int) -> list[Any]:
-    """Returns the next batches, `count` of them at most."""
-    batches = []
+def _taken(iterator: Any, count: int) -> tuple[list[Any], Exception | None]:
+    """Returns the next batches, `count` of them at most, and an error to raise after their steps.
+
+    It is what the data have raised, or `StopIteration` where they gave no batch.
+    """
+    batches: list[Any] = []
     iterator = iter(iterator)
     for _ in range(count):
         try:
             batches.append(_plain(next(iterator)))
         except (StopIteration, tf.errors.OutOfRangeError):
-            break
-    return batches
+            return batches, None if batches else StopIteration()
+        except Exception as error:
+            return batches, error
+    return batches, None
+
+
+def _as_logged(output: Any) -> Any:
+    """Returns what a step logs as Keras' own function does; numbers may still be computed."""
+    return tf.convert_to_tensor(output) if getattr(output, "ndim", 0) else output
 
 
 def _plain(batch: Any) -> Any:
@@ -148,7 +157,8 @@ def _in_runs(batches: Sequence[Any]) -> Iterator[list[Any]]:
             yield run
             run = []
         run.append(batch)
-    yield run
+    if run:
+        yield run
 
 
 def _shapes(batch: Any) -> list[Any]:

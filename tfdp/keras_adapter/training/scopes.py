@@ -16,7 +16,7 @@ from tfdp.keras_adapter._keras import (
     strategy_of_optimizer,
 )
 from tfdp.keras_adapter.gradients.nested_optimizers import wrapped
-from tfdp.replicas import Replicas, compiler_of, replicas_of
+from tfdp.replicas import Replicas, is_of_tfdp, replicas_of
 
 _IN_A_LOOP = (
     "In a loop of your own put the step, from the tape to the optimizer, into a function of one "
@@ -65,8 +65,7 @@ def check_variables_are_known(
 def check_compiled_in_scope(model: Any) -> None:
     """Raises ScopeError if `model` is compiled in a scope in which it was not built."""
     strategy = tf.distribute.get_strategy()
-    is_ours = replicas_of(strategy) is not None or compiler_of(strategy) is not None
-    if is_ours and strategy_of_model(model) is not strategy:
+    if is_of_tfdp(strategy) and strategy_of_model(model) is not strategy:
         raise ScopeError(
             f"A model must be built in the scope that it is compiled in, but {model.name!r} was "
             "built outside it, and would train on one device. Move its construction into `with "
@@ -102,17 +101,6 @@ def check_made_in_scope(model: Any, strategy: tf.distribute.Strategy, replicas: 
     }
     for part, variables in parts.items():
         check_variables(part, variables, strategy)
-
-
-def check_compiles(model: Any) -> None:
-    """Raises ScopeError if no strategy compiles a model's steps as programs of its devices."""
-    strategy = strategy_of_model(model)
-    if compiler_of(strategy) is None:
-        raise ScopeError(
-            "A model whose step is to be compiled ahead must be made in the scope of a "
-            f"TPUStrategy, but {model.name!r} was made outside of one. Move its construction and "
-            "`compile` into `with strategy.scope():`."
-        )
 
 
 def check_optimizer(optimizer: Any, strategy: Any) -> None:

@@ -1,0 +1,64 @@
+"""What `strategy.partitioned` takes and returns, against the same function without a strategy."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+
+@pytest.mark.parametrize("kind", [tf.constant, np.float32])
+def test_a_number_may_be_an_argument(on_devices, kind):
+    step = on_devices(2).partitioned(lambda x, rate: tf.reduce_sum(x) * rate)
+    assert [float(step(tf.ones([4]), kind(rate))) for rate in (0.5, 2.0)] == [2.0, 8.0]
+
+
+def of_rows(x):
+    return tf.IndexedSlices(x, tf.range(4), tf.constant([8]))
+
+
+def ragged(x):
+    return tf.RaggedTensor.from_row_lengths(x, [1, 3], validate=False)
+
+
+@pytest.mark.parametrize("function", [of_rows, ragged])
+def test_rows_of_tables_and_ragged_tensors_are_returned_as_such(on_devices, function):
+    x = tf.constant([1.0, 2.0, 3.0, 4.0])
+    found, expected = on_devices(2).partitioned(function)(x), function(x)
+    assert type(found) is type(expected)
+    for each, other in zip(
+        tf.nest.flatten(found, expand_composites=True),
+        tf.nest.flatten(expected, expand_composites=True),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(each, other)
+
+
+@pytest.mark.parametrize("dtype", [tf.complex64, tf.complex128])
+def test_complex_numbers_are_computed_with(on_devices, dtype):
+    strategy = on_devices(2)
+    with strategy.scope():
+        spectrum = tf.Variable(tf.zeros([4], dtype))
+
+    @strategy.partitioned
+    def step(x):
+        spectrum.assign_add(tf.signal.fft(tf.cast(x, dtype)))
+        return tf.reduce_sum(spectrum)
+
+    x = np.array([1.0, 2.0, -1.0, 0.5], np.float32)
+    step(x)
+    np.testing.assert_allclose(step(x), 2 * np.fft.fft(x).sum(), rtol=1e-6)
+    np.testing.assert_allclose(spectrum, 2 * np.fft.fft(x), rtol=1e-6)
+
+
+def test_a_method_is_compiled_ahead_and_explained_as_a_function_is(on_devices):
+    class Scale:
+        factor = 3.0
+
+        @on_devices(2).partitioned
+        def step(self, x):
+            return tf.reduce_sum(x) * self.factor
+
+    scale = Scale()
+    facts = scale.step.ahead(tf.TensorSpec([4]))
+    assert float(scale.step(tf.ones([4]))) == 12
+    assert scale.step.explain() is facts
+    assert facts.collectives == {"all-reduce": 1}
