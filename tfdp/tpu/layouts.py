@@ -105,8 +105,8 @@ class Layouts:
           shape: The argument's shape.
           of_steps: Whether an axis of steps comes before its own.
         """
-        axes = self._even_axes(shape[0]) if shape else ()
-        return NamedSharding(self._mesh, PartitionSpec(*[None] * of_steps, axes))
+        own = [self._even_axes(shape[0])] if shape else []  # a number has no axis to name
+        return NamedSharding(self._mesh, PartitionSpec(*[None] * of_steps, *own))
 
     def of_variable(self, variable: DeviceVariable) -> NamedSharding:
         """Returns the layout of a variable: whole, or cut along an axis that divides evenly."""
