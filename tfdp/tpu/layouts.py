@@ -49,6 +49,11 @@ class Layouts:
         return f"{self.num_devices} x {self._mesh.devices.flat[0].device_kind}"
 
     @property
+    def mesh(self) -> dict[str, int]:
+        """The axes of the mesh, and how many devices there are along each."""
+        return dict(self._axes)
+
+    @property
     def num_devices(self) -> int:
         """The number of devices."""
         return int(self._mesh.devices.size)
