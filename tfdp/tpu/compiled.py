@@ -11,7 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.replicas import one_device
+from tfdp.strategy._tensorflow_programs import could_possibly_record
 from tfdp.strategy.arguments import Arguments
+from tfdp.strategy.outside_tapes import without_gradient
 from tfdp.tpu.arrays import check_alike, fetched
 from tfdp.tpu.facts import Facts
 from tfdp.tpu.lowering import lowered
@@ -59,7 +61,11 @@ class Compiled:
         """Runs the function on the whole batch and returns tensors."""
         if one_device.is_traced():
             return self.python_function(*args, **kwargs)  # part of the program around it
-        return tf.nest.map_structure(on_host, self.run([(args, kwargs)]))
+        structure, arrays = self._outputs([(args, kwargs)])
+        flat = list(map(on_host, arrays))
+        if could_possibly_record():
+            flat = without_gradient([*_tensors(args, kwargs), *self._weights()], flat)
+        return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
 
     def run(self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]) -> Any:
         """Runs calls one after the other, in one program, and returns what the last one does.
@@ -70,6 +76,11 @@ class Compiled:
         Returns:
           The structure of its outputs, with arrays on the devices.
         """
+        structure, flat = self._outputs(calls)
+        return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+
+    def _outputs(self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]) -> Any:
+        """Returns the structure of the last call's outputs, and these, flat."""
         if not tf.executing_eagerly():
             raise RuntimeError(
                 "A program of TPUs must be called eagerly, but was called while a graph is traced. "
@@ -88,7 +99,7 @@ class Compiled:
             next(outputs) if tf.is_tensor(leaf) else leaf
             for leaf in tf.nest.flatten(structure, expand_composites=True)
         ]
-        return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+        return structure, flat
 
     @tf.autograph.experimental.do_not_convert
     def ahead(self, *args: Any, **kwargs: Any) -> Facts:
@@ -118,6 +129,11 @@ class Compiled:
     def experimental_get_tracing_count(self) -> int:
         """Returns how often the function was traced, as a `tf.function` does."""
         return len(self._programs)
+
+    def _weights(self) -> list[tf.Tensor]:
+        """Returns the values of the trainable variables of the latest call's program."""
+        assert self._latest is not None
+        return [each.value() for each in self._latest.variables if each.trainable]
 
     def _program(
         self, arguments: Arguments, steps: int, whole: int | None = None
@@ -164,16 +180,22 @@ def on_host(array: Any) -> Any:
     return tf.constant(fetched(array)) if hasattr(array, "addressable_shards") else array
 
 
+def _tensors(*given: Any) -> list[tf.Tensor]:
+    return [leaf for leaf in tf.nest.flatten(given) if tf.is_tensor(leaf)]
+
+
 def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
     for leaf in tf.nest.flatten((args, kwargs)):
         if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor, tf.TypeSpec)) or (
             tf.is_tensor(leaf) and leaf.dtype == tf.string
         ):
             spec = leaf if isinstance(leaf, tf.TypeSpec) else tf.type_spec_from_value(leaf)
+            is_sparse = isinstance(spec, tf.SparseTensorSpec)
+            dense = "tf.sparse.to_dense(x)" if is_sparse else "x.to_tensor(shape=[None, 128])"
             raise TypeError(
                 "A program of TPUs must be given dense tensors of numbers, but received "
                 f"{spec}. Make it dense, or numbers, in the input pipeline: "
-                "`dataset.map(lambda x: x.to_tensor(shape=[None, 128]))`."
+                f"`dataset.map(lambda x: {dense})`."
             )
     return Arguments(args, kwargs)
 

@@ -113,7 +113,10 @@ def _signature(text: str) -> tuple[Any, Any, dict[int, int]]:
         )
 
 
-_DTYPES = {"i1": "bool", "bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"}
+_DTYPES = {
+    **{"i1": "bool", "bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"},
+    **{"complex<f32>": "complex64", "complex<f64>": "complex128"},
+}
 
 
 def _shape_and_dtype(kind: Any) -> jax.ShapeDtypeStruct:

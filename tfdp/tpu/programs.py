@@ -64,6 +64,11 @@ class Program:
             self._variable(index).left(new)
         return list(outputs)
 
+    @property
+    def variables(self) -> list[DeviceVariable]:
+        """The variables that it captures."""
+        return [each for each in self._variables if each is not None]
+
     def _variable(self, index: int) -> DeviceVariable:
         variable = self._variables[index]
         assert variable is not None
