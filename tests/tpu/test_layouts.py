@@ -14,6 +14,15 @@ def test_a_number_among_the_arguments_is_whole_on_each_device(on_devices, make):
     assert float(scaled(tf.ones([8]), make(3.5))) == 28.0
 
 
+def test_rows_that_the_devices_do_not_divide_are_computed_whole_by_each_which_is_said(
+    on_devices, caplog
+):
+    step = on_devices(4).partitioned(tf.reduce_sum)
+    assert float(step(tf.ones([6, 2]))) == 12.0
+    assert "6 rows is computed whole by each of the 4 devices" in caplog.text
+    assert not step.explain().collectives
+
+
 def test_several_steps_have_a_number_each(on_devices):
     strategy = on_devices(2)
     with strategy.scope():

@@ -164,11 +164,11 @@ class Compiled:
             )
         layouts = self._strategy.extended.layouts
         for rows in sorted({spec.shape[0] for spec in specs if spec.shape.rank}):
-            if layouts.parts(rows) < layouts.num_devices:
+            if not layouts.divide(rows):
                 logging.getLogger("tfdp").warning(
-                    "A batch of %d rows is cut into %d parts, which several of the %d devices "
-                    "compute alike. Use a multiple of %d.",
-                    *(rows, layouts.parts(rows), layouts.num_devices, layouts.num_devices),
+                    "A batch of %d rows is computed whole by each of the %d devices, which do not "
+                    "divide it. Use a multiple of %d.",
+                    *(rows, layouts.num_devices, layouts.num_devices),
                 )
         function = arguments.function(self.python_function)
         program = lowered(self._strategy, function, specs)

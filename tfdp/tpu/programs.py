@@ -17,11 +17,11 @@ from jax.sharding import NamedSharding
 from tfdp.tpu import facts
 from tfdp.tpu._jax import func, ir, merge_mlir_modules, register_lowering
 from tfdp.tpu.arrays import placed, placed_in_parts
+from tfdp.tpu.constraints import with_constraints
 from tfdp.tpu.facts import Facts
 from tfdp.tpu.layouts import Layouts
 from tfdp.tpu.lowering import Lowered, main_of
 from tfdp.tpu.variables import DeviceVariable, variable_of
-from tfdp.tpu.windows import with_whole_windows
 
 
 class Program:
@@ -103,7 +103,7 @@ class Program:
         count, repeated = lowered.num_arguments, self._steps != 1
         arguments, captured = lowered.parameters[:count], lowered.parameters[count:]
         num_outputs = len(lowered.results) - len(lowered.updates)
-        module = with_whole_windows(lowered.module, layouts.mesh)
+        module = with_constraints(lowered.module, layouts.axis, layouts.num_devices)
 
         def once(written: Sequence[Any], kept: Sequence[Any], batch: Sequence[Any]) -> Any:
             state = dict(zip(self._written, written, strict=True))
