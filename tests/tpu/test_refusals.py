@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdp.errors import PartitionError, ScopeError
+from tfdp.errors import GradientError, PartitionError, ScopeError
 
 TABLE = []
 
@@ -126,6 +126,27 @@ def test_sizes_that_are_fixed_are_not_taken_for_open(on_devices, function):
 def test_what_is_not_dense_numbers_is_no_argument(on_devices, make, fix):
     with pytest.raises(TypeError, match=f"dense tensors of numbers.*{fix}"):
         on_devices(2).partitioned(lambda x: x)(make())
+
+
+def test_a_text_among_the_results_is_named(on_devices):
+    with pytest.raises(PartitionError, match=r"returns a text, .*epoch"):
+        on_devices(2).partitioned(lambda x: (x, {"name": "epoch"}))(tf.ones([4]))
+
+
+def test_a_tape_outside_is_told_to_move_into_the_program(on_devices):
+    strategy = on_devices(2)
+    with strategy.scope():
+        weight, other = tf.Variable(3.0), tf.Variable(2.0)
+    x = tf.ones([4])
+    scaled = strategy.partitioned(lambda x: (tf.reduce_mean(x) * weight, tf.shape(x)[0]))
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        loss, _ = scaled(x)
+        elsewhere = other * other
+    for source in (weight, x):
+        with pytest.raises(GradientError, match="Move the tape"):
+            tape.gradient(loss, source)
+    assert float(tape.gradient(elsewhere, other)) == 4.0
 
 
 def test_a_program_is_called_outside_of_graphs(on_devices):

@@ -53,7 +53,7 @@ def test_other_values_of_python_are_not_taken_for_other_sizes(on_devices, caplog
 
 @pytest.mark.parametrize(
     "rows, said",
-    [(8, None), (6, "cut into 2 parts, which several of the 4 devices"), (3, "not cut: all of")],
+    [(8, None), (6, "computed whole by each of the 4 devices"), (3, "computed whole by each")],
 )
 def test_a_batch_that_devices_do_not_divide_is_named(on_devices, caplog, rows, said):
     on_devices(4).partitioned(lambda x: x + 1)(tf.ones([rows]))

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp.errors import GradientError
 from tfdp.partition import Explanation, Report, lines_named
 from tfdp.recording import Recorder
 from tfdp.replicas import Cut, FullCut, one_device
@@ -24,6 +23,7 @@ from tfdp.strategy._tensorflow_programs import (
 )
 from tfdp.strategy.arguments import Arguments, Shares
 from tfdp.strategy.lengths import Lengths
+from tfdp.strategy.outside_tapes import without_gradient
 from tfdp.strategy.program_calls import ProgramCalls, ProgramOptions
 from tfdp.strategy.traces import Trace
 
@@ -97,10 +97,8 @@ class Partitioned:
         if could_possibly_record():
             with stop_recording():
                 outputs = self._run(trace, arguments, shares)
-            tensors = [output for output in outputs if tf.is_tensor(output)]
             inputs = [part for parts in arguments.parts for part in parts] + trace.values()
-            marked = iter(_without_gradient(inputs, tensors) if tensors else ())
-            outputs = [next(marked) if tf.is_tensor(output) else output for output in outputs]
+            outputs = without_gradient(inputs, outputs)
         else:
             outputs = self._run(trace, arguments, shares)
         structure, given = trace.source.structured_outputs, iter(outputs)
@@ -249,22 +247,3 @@ class Partitioned:
         """The record of what the latest call's program exchanges."""
         assert self._latest is not None, "it was not called yet"
         return self._latest.program.report
-
-
-def _without_gradient(
-    inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor]
-) -> Sequence[tf.Tensor]:
-    """Returns the outputs; a tape that goes back through them to the inputs is told why not."""
-
-    def gradient(*_: tf.Tensor) -> Any:
-        raise GradientError(
-            "A gradient must be taken inside of a partitioned function, where it is that of the "
-            "whole batch, but a tape outside goes back through one. Move the tape, and the call of "
-            "its `gradient`, into the function."
-        )
-
-    @tf.custom_gradient
-    def passed(*tensors: tf.Tensor) -> Any:
-        return [tf.identity(tensor) for tensor in tensors[len(inputs) :]], gradient
-
-    return passed(*inputs, *outputs)

@@ -26,7 +26,7 @@ try:
     from jax.experimental import topologies
     from jax.interpreters.mlir import make_ir_context, merge_mlir_modules, register_lowering
     from jaxlib.mlir import ir
-    from jaxlib.mlir.dialects import func, stablehlo
+    from jaxlib.mlir.dialects import func, sdy, stablehlo
 except ImportError as error:
     raise ImportError(
         "TPUStrategy needs JAX, whose runtime runs its programs, but it cannot be imported "
@@ -45,6 +45,7 @@ __all__ = [
     "make_ir_context",
     "merge_mlir_modules",
     "register_lowering",
+    "sdy",
     "stablehlo",
     "stablehlo_text",
 ]

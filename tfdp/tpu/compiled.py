@@ -10,7 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.replicas import one_device
+from tfdp.strategy._tensorflow_programs import could_possibly_record
 from tfdp.strategy.arguments import Arguments
+from tfdp.strategy.outside_tapes import without_gradient
 from tfdp.tpu import warnings
 from tfdp.tpu.arrays import check_alike, fetched
 from tfdp.tpu.facts import Facts
@@ -63,8 +65,11 @@ class Compiled:
         """Runs the function on the whole batch and returns tensors."""
         if one_device.is_traced():
             return self.python_function(*args, **kwargs)  # part of the program around it
-        flat, structure = self._run([(args, kwargs)])
-        return tf.nest.pack_sequence_as(structure, list(map(on_host, flat)), expand_composites=True)
+        outputs, structure = self._run([(args, kwargs)])
+        flat = list(map(on_host, outputs))
+        if could_possibly_record():
+            flat = without_gradient([*_tensors(args, kwargs), *self._weights()], flat)
+        return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
 
     def run(self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]) -> Any:
         """Runs calls one after the other, in one program, and returns what the last one does.
@@ -129,6 +134,11 @@ class Compiled:
         """Returns how often the function was traced, as a `tf.function` does."""
         return len(self._programs)
 
+    def _weights(self) -> list[tf.Tensor]:
+        """Returns the values of the trainable variables of the latest call's program."""
+        assert self._latest is not None
+        return [each.value() for each in self._latest.variables if each.trainable]
+
     def _program(
         self, arguments: Arguments, steps: int, whole: int | None = None
     ) -> tuple[Program, Any]:
@@ -153,7 +163,7 @@ class Compiled:
             former = [(each, count) for _, each, count, _ in self._programs]
             warnings.compiled_once_more(name, specs, steps, former)
         layouts = self._strategy.extended.layouts
-        warnings.cut_into_fewer(specs, layouts)
+        warnings.computed_whole(specs, layouts)
         function = arguments.function(self.python_function)
         program = lowered(self._strategy, function, specs)
         return Program(program, layouts, steps, in_parts), program.structure
@@ -162,6 +172,10 @@ class Compiled:
 def on_host(array: Any) -> Any:
     """Returns an array on the devices as a tensor of TensorFlow; other values as they are."""
     return tf.constant(fetched(array)) if hasattr(array, "addressable_shards") else array
+
+
+def _tensors(*given: Any) -> list[tf.Tensor]:
+    return [leaf for leaf in tf.nest.flatten(given) if tf.is_tensor(leaf)]
 
 
 def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:

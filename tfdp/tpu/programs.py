@@ -17,6 +17,7 @@ from jax.sharding import NamedSharding
 from tfdp.tpu import facts, warnings
 from tfdp.tpu._jax import func, ir, merge_mlir_modules, register_lowering
 from tfdp.tpu.arrays import placed, placed_in_parts
+from tfdp.tpu.constraints import with_constraints
 from tfdp.tpu.facts import Facts
 from tfdp.tpu.layouts import Layouts
 from tfdp.tpu.lowering import Lowered, main_of
@@ -65,6 +66,11 @@ class Program:
                 self._variable(index).left(new)
         return list(outputs)
 
+    @property
+    def variables(self) -> list[DeviceVariable]:
+        """The variables that it captures."""
+        return [each for each in self._variables if each is not None]
+
     def _variable(self, index: int) -> DeviceVariable:
         variable = self._variables[index]
         assert variable is not None
@@ -99,13 +105,14 @@ class Program:
         count, repeated = lowered.num_arguments, self._steps != 1
         arguments, captured = lowered.parameters[:count], lowered.parameters[count:]
         num_outputs = len(lowered.results) - len(lowered.updates)
+        module = with_constraints(lowered.module, layouts.axis, layouts.num_devices)
 
         def once(written: Sequence[Any], kept: Sequence[Any], batch: Sequence[Any]) -> Any:
             state = dict(zip(self._written, written, strict=True))
             state |= dict(zip(self._kept, kept, strict=True))
             own = [self._own(each, like) for each, like in zip(batch, arguments, strict=True)]
             whole = [self._gathered(index, state[index]) for index in range(len(captured))]
-            found = _call(lowered, [*own, *whole])
+            found = _call(module, lowered.results, [*own, *whole])
             news = [found[lowered.updates[index]] for index in self._written]
             return news, found[:num_outputs]
 
@@ -191,10 +198,10 @@ class Program:
         return self._layouts.replicated if variable is None else self._layouts.of_variable(variable)
 
 
-def _call(lowered: Lowered, arguments: Sequence[Any]) -> list[Any]:
-    """Calls a lowered program within a traced function of JAX."""
-    results = tuple(jax.core.ShapedArray(each.shape, each.dtype) for each in lowered.results)
-    return _primitive().bind(*arguments, module=lowered.module, results=results)
+def _call(module: str, like: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+    """Calls a lowered program, whose results are like these, in a traced function of JAX."""
+    results = tuple(jax.core.ShapedArray(each.shape, each.dtype) for each in like)
+    return _primitive().bind(*arguments, module=module, results=results)
 
 
 @functools.cache

@@ -59,6 +59,22 @@ def check_trace(source: tf.types.experimental.ConcreteFunction) -> None:
             raise _refusal(source.graph, [node.name], node.op, reason)
     for tensor in source.captured_inputs:
         _check_captured(tensor, source.graph)
+    for output in source.outputs:
+        if output is not None and output.dtype == tf.string:
+            raise PartitionError(
+                "A program of TPUs must return numbers alone, but returns a text, "
+                f"{_text(output)}: chips have no strings. Return it beside the program's numbers, "
+                "where it is called."
+            )
+
+
+def _text(output: tf.Tensor) -> str:
+    """Returns a text that is returned, as far as it is a constant."""
+    operation = output.op
+    while operation.type == "Identity":
+        operation = operation.inputs[0].op
+    value = tf.get_static_value(operation.outputs[0])
+    return operation.name if value is None else str(value)
 
 
 def _reason(node: tf.compat.v1.NodeDef) -> str | None:

@@ -51,21 +51,16 @@ def compiled_once_more(
     logging.getLogger("tfdp").warning("%s is compiled once more, for %s", name, said)
 
 
-def cut_into_fewer(specs: Sequence[tf.TensorSpec], layouts: Layouts) -> None:
-    """Says which batches are cut into fewer parts than there are devices."""
+def computed_whole(specs: Sequence[tf.TensorSpec], layouts: Layouts) -> None:
+    """Says which batches the devices do not divide, so that each computes the whole."""
     devices = layouts.num_devices
     for rows in sorted({spec.shape[0] for spec in specs if spec.shape.rank}):
-        parts = layouts.parts(rows)
-        if parts == devices:
-            continue
-        cut = (
-            f"cut into {parts} parts, which several of the {devices} devices compute alike"
-            if parts > 1
-            else f"not cut: all of the {devices} devices compute the whole"
-        )
-        logging.getLogger("tfdp").warning(
-            "A batch of %d rows is %s. Use a multiple of %d.", rows, cut, devices
-        )
+        if not layouts.divide(rows):
+            logging.getLogger("tfdp").warning(
+                "A batch of %d rows is computed whole by each of the %d devices, which do not "
+                "divide it. Use a multiple of %d.",
+                *(rows, devices, devices),
+            )
 
 
 @contextlib.contextmanager

@@ -1,0 +1,34 @@
+"""What a tape outside of a partitioned function is told that goes back through it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.errors import GradientError
+
+
+def without_gradient(inputs: Sequence[tf.Tensor], outputs: Sequence[Any]) -> list[Any]:
+    """Returns a function's outputs; a tape that goes back through them is told why it cannot.
+
+    Args:
+      inputs: What a gradient could be asked for: arguments, and the values of variables.
+      outputs: Tensors, and other values, which stay as they are.
+    """
+
+    def gradient(*_: tf.Tensor) -> Any:
+        raise GradientError(
+            "A gradient must be taken inside of a partitioned function, where it is that of the "
+            "whole batch, but a tape outside goes back through one. Move the tape, and the call of "
+            "its `gradient`, into the function."
+        )
+
+    @tf.custom_gradient
+    def passed(*tensors: tf.Tensor) -> Any:
+        return [tf.identity(tensor) for tensor in tensors[len(inputs) :]], gradient
+
+    tensors = [output for output in outputs if tf.is_tensor(output)]
+    marked = iter(passed(*inputs, *tensors) if tensors else ())
+    return [next(marked) if tf.is_tensor(output) else output for output in outputs]
