@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfdp.partition import Explanation, Report, lines_named
 from tfdp.recording import Recorder
 from tfdp.replicas import Cut, FullCut, one_device
-from tfdp.strategy import calls_of_shares, graph_options
+from tfdp.strategy import calls_of_shares, graph_options, without_arguments
 from tfdp.strategy._tensorflow import regroup
 from tfdp.strategy._tensorflow_programs import (
     could_possibly_record,
@@ -60,6 +60,8 @@ class Partitioned:
         self._asks_for_sizes: set[Any] = set()
         self._methods: weakref.WeakKeyDictionary[Any, Partitioned] = weakref.WeakKeyDictionary()
         self._latest: ProgramCalls | None = None
+        self._latest_trace: Trace | None = None
+        self._without_arguments: dict[Trace, Partitioned | None] = {}
         functools.update_wrapper(self, function)
 
     def __get__(self, owner: Any, kind: type | None = None) -> Partitioned:
@@ -94,6 +96,7 @@ class Partitioned:
         return self._called(self._trace(arguments), arguments)
 
     def _called(self, trace: Trace, arguments: Arguments, shares: Shares | None = None) -> Any:
+        self._latest_trace = trace
         if could_possibly_record():
             with stop_recording():
                 outputs = self._run(trace, arguments, shares)
@@ -121,6 +124,21 @@ class Partitioned:
             lengths = lengths.when_run()
         shares = Shares(lengths, is_full)
         return self._called(self._trace(arguments), arguments, shares)
+
+    def write_without_arguments(self) -> None:
+        """Writes what the program of the latest call writes before it needs an argument."""
+        trace = self._latest_trace
+        if trace is None:
+            return
+        if trace not in self._without_arguments:
+            write = without_arguments.function_of(trace.source)
+            options = ProgramOptions(keep_rows=False, jit_compile=False)
+            self._without_arguments[trace] = (
+                None if write is None else Partitioned(self._strategy, write, None, options)
+            )
+        writing = self._without_arguments[trace]
+        if writing is not None:
+            writing()
 
     def naming_lines(self, error: tf.errors.OpError) -> tf.errors.OpError:
         """Returns the error of an operation, with the line that made it if it is the program's."""

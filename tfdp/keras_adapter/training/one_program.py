@@ -43,7 +43,6 @@ def made(
     trainer = _Trainer(model, recorder, trains)
     run, steps = original(trainer, step_function), trainer.distribute_strategy
     strategy: Any = model.distribute_strategy
-    counts = trains and _counts_without_a_batch(model)
 
     def function(iterator: Any) -> Any:
         if not trains:
@@ -52,8 +51,7 @@ def made(
             try:
                 return run(_cuts(strategy, iterator))
             except tf.errors.OutOfRangeError:
-                if counts:
-                    model.optimizer.iterations.assign_add(1)
+                steps.end_data()
                 raise
 
     function.recorder = recorder  # type: ignore[attr-defined]
@@ -174,6 +172,15 @@ class _Running:
                     error = program.naming_lines(error)
                 raise error from None
 
+    def end_data(self) -> None:
+        """Does what a step on one device has done when it finds data of unknown length at an end.
+
+        Compiled, it begins when it has a batch.
+        """
+        if self._model.jit_compile is not True:
+            for program in self._programs.values():
+                program.write_without_arguments()
+
     def explain(self) -> Any:
         """Returns what the latest step exchanges; None: none was traced."""
         programs = list(self._programs.values())
@@ -198,20 +205,6 @@ class _Running:
         checks = same_batches.checked(self._strategy, data, self._recorder, trained)
         with tf.control_dependencies(checks):
             return program.on_shares(data) if isinstance(data, Cut) else program(data)
-
-
-def _counts_without_a_batch(model: Any) -> bool:
-    """Returns whether Keras counts a step that finds data of unknown length at its end.
-
-    On one device Keras does: adding to `iterations` needs no batch, and so is done before the step
-    fails. It does not if the gradients decide whether there is a step. A program waits for the
-    batch before it begins; the caller then adds the one step.
-    """
-    optimizer = getattr(model, "optimizer", None)
-    conditional = keras.optimizers.LossScaleOptimizer
-    if optimizer is None or isinstance(optimizer, conditional) or model.run_eagerly:
-        return False
-    return not optimizer.gradient_accumulation_steps
 
 
 def _as_documented(step_function: Callable[..., Any]) -> Callable[..., Any]:
