@@ -41,3 +41,13 @@ def test_losses_and_updates_are_those_of_one_device(on_devices, run):
     np.testing.assert_allclose(losses, expected, rtol=1e-6)
     for each, weight in zip(one.get_weights(), found.get_weights(), strict=True):
         np.testing.assert_allclose(weight, each, rtol=1e-6)
+
+
+def test_what_a_program_returned_is_reduced_over_an_axis_as_on_one_device(on_devices):
+    values = {"a": tf.constant([[1.0, 3.0], [5.0, 7.0]]), "b": tf.constant([2.0, 4.0])}
+    strategy, one = on_devices(2), tf.distribute.get_strategy()
+    for how in ("SUM", "mean", tf.distribute.ReduceOp.MEAN):
+        for axis in (None, 0):
+            found = strategy.reduce(how, values, axis)
+            for name, value in values.items():
+                np.testing.assert_array_equal(found[name], one.reduce(how, value, axis))

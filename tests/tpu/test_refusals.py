@@ -168,6 +168,13 @@ def test_a_model_that_runs_eagerly_is_refused(on_devices):
         model.fit(np.ones([4, 2]), np.ones([4, 1]), verbose=0)
 
 
+def test_a_size_that_an_argument_decides_is_named(on_devices):
+    step = on_devices(2).partitioned(lambda x, rows: tf.reshape(x, [rows, -1]))
+    with pytest.raises(PartitionError, match=r"Reshape.*decides a size.*number of Python"):
+        step(tf.ones([4, 2]), tf.constant(2))
+    assert step(tf.ones([4, 2]), 2).shape == (2, 4)
+
+
 def test_an_iterator_is_no_argument(on_devices):
     with pytest.raises(TypeError, match=r"next\(iterator\)"):
         on_devices(2).partitioned(next)(iter(tf.data.Dataset.range(3)))

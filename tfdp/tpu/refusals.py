@@ -43,6 +43,10 @@ _UNLIKE = {
 }
 
 
+# What TensorFlow says of an operation that must know a value to be lowered: its name and type.
+_CONSTANT = r"to node `([^`]+)` with op (\w+) must be a compile-time constant"
+
+
 def check_trace(source: tf.types.experimental.ConcreteFunction) -> None:
     """Checks that a traced program has no operation that no chip can run.
 
@@ -124,6 +128,13 @@ def explained(graph: tf.Graph) -> Iterator[None]:
         kinds = re.findall(r"on XLA_CPU_JIT: (\w+)", str(error))
         said = "" if kinds else " ({})".format(str(error).split("\n", maxsplit=1)[0])
         kind = kinds[0] if kinds else "an operation"
+        constant = re.search(_CONSTANT, str(error))
+        if constant:
+            reason = (
+                "an argument, a variable or a captured tensor decides a size or an axis, which "
+                "XLA must know before it runs. Give it as a number of Python."
+            )
+            raise _refusal(graph, [constant[1]], constant[2], reason) from None
         raise _refusal(graph, names, kind, f"XLA cannot lower it. {_MOVE}{said}") from None
 
 

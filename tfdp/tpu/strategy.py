@@ -109,6 +109,26 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
             "`@strategy.partitioned` and call it with whole batches."
         )
 
+    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
+        """Reduces what a program returned, which is whole, over `axis` alone; nests leaf by leaf.
+
+        Args:
+          reduce_op: "SUM" or "MEAN", or the `tf.distribute.ReduceOp`.
+          value: A nest of tensors.
+          axis: The axis; None: the value is returned as it is.
+
+        >>> import tfdp
+        >>> float(tfdp.TPUStrategy().reduce("MEAN", tf.constant([1.0, 3.0]), axis=0))
+        2.0
+        """
+        if axis is None:
+            return super().reduce(reduce_op, value, axis)
+        if isinstance(reduce_op, str):
+            reduce_op = tf.distribute.ReduceOp(reduce_op.upper())
+        is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
+        over = tf.reduce_mean if is_mean else tf.reduce_sum
+        return tf.nest.map_structure(lambda leaf: over(leaf, axis), value)
+
     def partitioned(self, function: Callable[..., Any] | None = None) -> Any:
         """Makes all devices run a function that is written for one.
 
