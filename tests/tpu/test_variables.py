@@ -108,6 +108,17 @@ def test_a_graph_that_captured_a_variable_reads_what_each_step_leaves(program):
     assert float(mean()) == 24
 
 
+def test_a_step_that_only_reads_a_variable_reads_what_a_graph_has_written(program):
+    step, total, rate = program
+    ten_times = tf.function(lambda: rate.assign(rate * 10.0))
+    expected = 0.0
+    for power in range(3):
+        step(tf.ones([8]))
+        expected += 8.0 * 10.0**power
+        np.testing.assert_array_equal(total, np.full([4, 3], expected))
+        ten_times()
+
+
 def test_a_graph_within_a_stateless_scope_of_keras_reads_what_each_step_leaves(on_devices):
     strategy = on_devices(2)
     with strategy.scope():

@@ -114,9 +114,9 @@ class DeviceVariable(ResourceVariable):
 
         Args:
           layout: The layout of the array that is returned. A value that lies otherwise, as another
-            strategy has it, comes home and is sent again.
+            strategy has it, comes home and is sent again, and so does one that a graph may write.
         """
-        if self._array is not None and self._array.sharding != layout:
+        if self._array is not None and (self._captured_by or self._array.sharding != layout):
             self._come_home()
             self._array = None
         if self._array is None:
