@@ -46,12 +46,25 @@ def calls(x, a, b, c):
     inner(x)
 
 
+def calls_what_xla_compiles(x, a, b, c):
+    @tf.function(jit_compile=True)
+    def inner(x):
+        a.assign_add(1.0)
+        return c.assign_add(tf.reduce_sum(x))
+
+    inner(x)
+    b.assign_add(1.0)
+
+
 def needs_it_for_all(x, a, b, c):
     for each in (a, b, c):
         each.assign_add(tf.reduce_sum(x))
 
 
-PROGRAMS = (counts, branches, decides_by_the_argument, calls, needs_it_for_all)
+PROGRAMS = (
+    *(counts, branches, decides_by_the_argument, calls),
+    *(calls_what_xla_compiles, needs_it_for_all),
+)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

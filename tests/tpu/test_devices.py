@@ -1,5 +1,6 @@
 """The devices of a strategy, and the processes that share them."""
 
+import dataclasses
 import json
 
 import pytest
@@ -18,6 +19,30 @@ def test_processes_that_have_not_joined_are_refused(on_devices, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", task(1, ["a:2000", "b:2000"]))
     with pytest.raises(ClusterError, match=r'jax\.distributed\.initialize\("a:2000", 2, 1\)'):
         on_devices(2)
+
+
+def test_processes_that_share_devices_and_have_not_met_are_refused(on_devices, monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ClusterError, match=r"The 2 processes.*jax\.distributed\.initialize\(\)"):
+        on_devices(2)
+
+
+@dataclasses.dataclass(frozen=True)
+class OfProcess:
+    """A device of a process, by its number there."""
+
+    process_index: int
+    number: int
+    platform: str = "tpu"
+
+
+@pytest.mark.parametrize("shares", [{0: 4, 1: 2}, {1: 4}])
+def test_processes_have_equal_shares_of_the_devices(shares):
+    import tfdp
+
+    devices = [OfProcess(*each) for each in ((p, n) for p in shares for n in range(shares[p]))]
+    with pytest.raises(ValueError, match=rf"they have {shares}".replace("{", r"\{")):
+        tfdp.TPUStrategy(devices)
 
 
 def test_a_launcher_is_told_that_a_strategy_was_made(on_devices, monkeypatch, tmp_path):

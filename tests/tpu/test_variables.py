@@ -1,6 +1,7 @@
 """Where the values of variables are: on the devices between steps, on the host when it asks."""
 
 import copy
+import gc
 import threading
 
 import keras
@@ -106,6 +107,30 @@ def test_a_graph_that_captured_a_variable_reads_what_each_step_leaves(program):
     double()
     assert float(step(tf.ones([8]))) == 24
     assert float(mean()) == 24
+
+
+def test_a_step_that_only_reads_a_variable_reads_what_a_graph_has_written(program):
+    step, total, rate = program
+    ten_times = tf.function(lambda: rate.assign(rate * 10.0))
+    expected = 0.0
+    for power in range(3):
+        step(tf.ones([8]))
+        expected += 8.0 * 10.0**power
+        np.testing.assert_array_equal(total, np.full([4, 3], expected))
+        ten_times()
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_several_processes_fetch_together_whichever_has_forgotten_a_graph(
+    program, processes, monkeypatch
+):
+    step, total, _ = program
+    with monkeypatch.context() as several:
+        several.setattr("jax.process_count", lambda: processes)
+        tf.function(lambda: tf.reduce_mean(total)).get_concrete_function()
+    gc.collect()
+    step(tf.ones([8]))
+    assert total._is_home == (processes == 2)
 
 
 def test_a_graph_within_a_stateless_scope_of_keras_reads_what_each_step_leaves(on_devices):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
@@ -314,9 +315,13 @@ class Checkpoint(keras.callbacks.Callback):
         self._writer.wait()  # lest there be two copies
         key = f"the checkpoint after {self.place.steps} steps of training {self._points.training}"
         compiler = compiler_of(strategy)
+        at_home: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if compiler is not None:
-            compiler.bring_home(map(variables.tensorflows, variables.named(self.model).values()))
-        arrays = variables.wholes(processes, key, variables.copies(self.model, processes))
+            every = variables.named(self.model).values()
+            at_home = compiler.at_home(map(variables.tensorflows, every))
+        with at_home:
+            copies = variables.copies(self.model, processes)
+        arrays = variables.wholes(processes, key, copies)
         if processes.rank != 0:
             self._writer.send(arrays)
             return

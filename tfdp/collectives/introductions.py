@@ -48,7 +48,6 @@ def difference(introductions: list[dict[str, Any]]) -> str | None:
             return (
                 "All ranks must have the same number of devices, but rank 0 has "
                 f"{first['local_size']} and rank {rank} ({introduction['address']}) has "
-                f"{introduction['local_size']}. Name them: "
-                "`tfdp.DataParallelStrategy(devices=[...])`."
+                f"{introduction['local_size']}. Name as many on each, by the strategy's `devices`."
             )
     return None

@@ -119,10 +119,11 @@ class CompilesPrograms(Sums):
         """Returns a function for one device as all devices run it."""
 
     @abc.abstractmethod
-    def bring_home(self, variables: Iterable[object]) -> None:
+    def at_home(self, variables: Iterable[object]) -> contextlib.AbstractContextManager[None]:
         """Brings to every process the values of TensorFlow's variables of which each has parts.
 
-        All processes must call it together; then each may read them by itself.
+        All processes must enter the context together; within, each may read them by itself. What
+        graphs a process makes of them within must not run after it.
         """
 
 

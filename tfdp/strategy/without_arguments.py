@@ -3,7 +3,7 @@
 On one device Keras takes the batch in the graph of its step. Where data end whose length is not
 known, the step fails; by then TensorFlow has run what waits for no batch: steps are counted, and
 numbers drawn. Calls and branches are part of the graph that holds them when it runs, so of each it
-has run what waits for no batch as well.
+has run what waits for no batch as well. A call that XLA compiles begins when it has all its inputs.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def _writes_of(source: SourceGraph, missing: set[str]) -> _Writes | None:
     for operation in graph.get_operations():  # each after those that it needs
         waits = any(each.name in waiting for each in operation.control_inputs)
         given = [tensor for tensor in operation.inputs if tensor.op.name not in waiting]
-        if operation.type in _CALLS and not waits and len(given) < len(operation.inputs):
+        is_whole = waits or _is_compiled(operation) or len(given) == len(operation.inputs)
+        if operation.type in _CALLS and not is_whole:
             functions = [
                 source.function(operation.get_attr(name).name) for name in _CALLS[operation.type]
             ]
@@ -103,6 +104,11 @@ def _missing(function: SourceGraph, given: list[tf.Tensor], waiting: set[str]) -
 def _writes(operation: tf.Operation) -> bool:
     has_resource = any(each.dtype == tf.resource for each in operation.inputs)
     return has_resource and operation.op_def.is_stateful and operation.type not in _READS
+
+
+def _is_compiled(operation: tf.Operation) -> bool:
+    attributes = operation.node_def.attr
+    return "_XlaMustCompile" in attributes and attributes["_XlaMustCompile"].b
 
 
 def _add(writes: _Writes, given: Mapping[str, tf.Tensor]) -> tf.Tensor:

@@ -136,6 +136,7 @@ def are_described(devices: Sequence[Any]) -> bool:
     return isinstance(devices[0].client, jaxlib_classes.CompileOnlyPyClient)
 
 
-def coordinator_address() -> str:
-    """Returns the address of process 0, "host:port", at which JAX's processes have met."""
-    return str(distributed.global_state.coordinator_address)
+def coordinator_address() -> str | None:
+    """Returns the address of process 0, "host:port", at which JAX's processes have met, if any."""
+    address: str | None = distributed.global_state.coordinator_address
+    return address

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import logging
 import os
 from collections.abc import Iterable
@@ -9,7 +10,7 @@ from typing import Any
 
 from tfdp.cluster import tf_config
 from tfdp.errors import ClusterError
-from tfdp.tpu._jax import described, jax
+from tfdp.tpu._jax import coordinator_address, described, jax
 
 
 def devices_of(given: Any) -> list[Any]:
@@ -19,7 +20,8 @@ def devices_of(given: Any) -> list[Any]:
       given: JAX's devices; None: all of them; the name of a topology: chips that may not be there.
 
     Raises:
-      ValueError: They are something else, of several kinds, or none.
+      ValueError: They are something else, of several kinds, or none; or processes have unequal
+        numbers of them, or this one none.
     """
     if given is None:
         found = jax.devices()
@@ -40,6 +42,13 @@ def devices_of(given: Any) -> list[Any]:
             "`devices` must be different devices of JAX of one kind, one at least, but received "
             f"{given}. Use `jax.devices()`, or its first 8, `jax.devices()[:8]`, or leave it out."
         )
+    shares = collections.Counter(device.process_index for device in found)
+    if len(set(shares.values())) != 1 or jax.process_index() not in shares:
+        raise ValueError(
+            "Each process must have as many of `devices` as the others, one at least, but by the "
+            f"number of the process they have {dict(sorted(shares.items()))}. Leave `devices` out, "
+            "or choose as many of each process."
+        )
     return found
 
 
@@ -47,8 +56,15 @@ def check_joined() -> None:
     """Checks that the processes of a cluster have joined in JAX: each would train by itself.
 
     Raises:
-      ClusterError: `TF_CONFIG`, as of `tfdp run`, has several, and JAX knows of this one alone.
+      ClusterError: `TF_CONFIG`, as of `tfdp run`, has several, and JAX knows of this one alone; or
+        they share devices, and have not met.
     """
+    if jax.process_count() > 1 and coordinator_address() is None:
+        raise ClusterError(
+            f"The {jax.process_count()} processes that share devices must have met to train as "
+            "one, but this one has not been told where. At the beginning of the program call "
+            "`jax.distributed.initialize()`."
+        )
     cluster = tf_config.detect(os.environ)
     if cluster is None or cluster.world_size == 1 or jax.process_count() > 1:
         return

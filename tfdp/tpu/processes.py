@@ -12,7 +12,7 @@ import numpy as np
 from tfdp.cluster import secret
 from tfdp.cluster.board import Board
 from tfdp.cluster.rendezvous import meet
-from tfdp.cluster.spec import Cluster, host_of
+from tfdp.cluster.spec import Cluster, host_of, join_address
 from tfdp.collectives import introductions
 from tfdp.collectives.meetings import Meetings
 from tfdp.replicas import OneProcess, ProcessGroup
@@ -55,7 +55,7 @@ class Processes(Meetings, OneProcess):
             with socket.socket() as free:
                 free.bind(("", 0))
                 port = free.getsockname()[1]
-            address = f"{host_of(coordinator_address())}:{port}"
+            address = join_address(host_of(str(coordinator_address())), port)
             text = json.dumps([address, secret.made()]).encode()
             told[: len(text)] = np.frombuffer(text, np.uint8)
         found: list[str] = json.loads(of_first(told).tobytes().rstrip(b"\0"))

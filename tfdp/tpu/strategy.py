@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -251,10 +251,13 @@ class _Extended(OneDeviceExtended, CompilesPrograms):
     def program(self, function: Callable[..., Any]) -> Compiled:
         return self._container_strategy().partitioned(function)
 
-    def bring_home(self, variables: Iterable[object]) -> None:
-        for variable in variables:
-            if isinstance(variable, DeviceVariable) and variable.is_parted:
-                variable.read_value()
+    @contextlib.contextmanager
+    def at_home(self, variables: Iterable[object]) -> Iterator[None]:
+        with contextlib.ExitStack() as kept:
+            for variable in variables:
+                if isinstance(variable, DeviceVariable):
+                    kept.enter_context(variable.at_home())
+            yield
 
     def order_of_sums(self) -> dict[str, object]:
         return {"devices": str(self.layouts), "shard": self.layouts.shard}

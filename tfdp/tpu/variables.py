@@ -45,7 +45,9 @@ class DeviceVariable(ResourceVariable):
     _is_home = True  # whether the host has the value
     _was_taken = False  # whether the devices have had the value before
     _is_read = False  # while it is read on the host
-    _captured_by: Any = None  # graphs of others, each of which may read or write it at any time
+    # Graphs of others, each of which may read or write it at any time. Several processes forget
+    # graphs at different times, and must fetch parts together: there it is True from the first one.
+    _captured_by: Any = None
 
     @property
     def _handle(self) -> tf.Tensor:
@@ -70,8 +72,11 @@ class DeviceVariable(ResourceVariable):
             graph = tf.compat.v1.get_default_graph()
             if getattr(graph, "name", "").startswith(SCRATCH_GRAPH):
                 return handle  # which is never run
-            self._captured_by = self._captured_by or weakref.WeakSet()
-            self._captured_by.add(graph)
+            if jax.process_count() > 1:
+                self._captured_by = True
+            else:
+                self._captured_by = self._captured_by or weakref.WeakSet()
+                self._captured_by.add(graph)
         with MOVING:
             self._come_home()
             if not self._is_read:
@@ -94,6 +99,18 @@ class DeviceVariable(ResourceVariable):
         array = self._array
         return array is not None and not (array.is_fully_addressable or array.is_fully_replicated)
 
+    @contextlib.contextmanager
+    def at_home(self) -> Iterator[None]:
+        """Has the value at home: see `CompilesPrograms.at_home`."""
+        if self.is_parted:
+            self.read_value()
+        before = self._captured_by
+        try:
+            yield
+        finally:
+            if jax.process_count() > 1:  # else one that made a graph would fetch alone
+                self._captured_by = before
+
     def assign(self, *args: Any, **kwargs: Any) -> Any:
         """Assigns a value, which no program takes before it is there."""
         with MOVING:
@@ -114,9 +131,9 @@ class DeviceVariable(ResourceVariable):
 
         Args:
           layout: The layout of the array that is returned. A value that lies otherwise, as another
-            strategy has it, comes home and is sent again.
+            strategy has it, comes home and is sent again, and so does one that a graph may write.
         """
-        if self._array is not None and self._array.sharding != layout:
+        if self._array is not None and (self._captured_by or self._array.sharding != layout):
             self._come_home()
             self._array = None
         if self._array is None:

@@ -1,5 +1,6 @@
 """Trains in one of several processes with a Checkpoint: ADDRESS PROCESSES NUMBER ENDS FOLDER."""
 
+import gc
 import os
 import pathlib
 import signal
@@ -13,6 +14,7 @@ jax.distributed.initialize(address, int(processes), int(number))
 
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
 
 import tfdp  # noqa: E402
 
@@ -62,4 +64,11 @@ arrays["saved"] = np.concatenate([each.ravel() for each in model.get_weights()])
 model.set_weights([np.zeros_like(each) for each in model.get_weights()])
 model.load_weights(folder / "end.keras")
 arrays["loaded"] = np.concatenate([each.ravel() for each in model.get_weights()])
+# No process but the first makes the graph that is served; it must not fetch alone what steps leave.
+gc.disable()
+model.export(folder / "served", verbose=False)
+served = tf.saved_model.load(str(folder / "served"))
+np.testing.assert_allclose(served.serve(x), model.predict(x, verbose=0), rtol=1e-4, atol=1e-5)
+model.fit(batches, epochs=1, verbose=0)
+arrays["after"] = np.concatenate([each.ravel() for each in model.get_weights()])
 np.savez(folder / f"{number}.npz", losses=history.history["loss"], **arrays)

@@ -196,7 +196,9 @@ def _read_together(strategy: Any, model: Any, with_optimizers: bool) -> Iterator
         variables |= {id(variable): variable for one in optimizers for variable in one.variables}
     replicas, compiler = replicas_of(strategy), compiler_of(strategy)
     if compiler is not None:
-        compiler.bring_home(variable.value for variable in variables.values())
+        with compiler.at_home(variable.value for variable in variables.values()):
+            yield
+        return
     if replicas is None:
         yield
         return
