@@ -289,7 +289,7 @@ def test_what_is_kept_by_rows_is_cut_with_the_rows(shard):
 
 @harness.in_one_process
 def test_ranks_compare_how_they_have_cut(shard):
-    described = likeness.of_model(built(lambda: optimizers.Adam(0.1), shard))
+    described = likeness.of_variables(built(lambda: optimizers.Adam(0.1), shard))
     kept = [text for name, text in described.items() if name.startswith("slot")]
     assert "float32 [6, 8], cut along axis 0 at (0, 3, 6)" in kept
 

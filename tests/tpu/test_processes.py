@@ -61,10 +61,17 @@ def test_they_train_as_one_device(kind, shard, tmp_path):
         np.testing.assert_allclose(first[name], expected, rtol=2e-4, atol=2e-5, err_msg=name)
 
 
-def test_unlike_batches_are_refused(tmp_path):
-    arguments = "unlike", None, lambda number: tmp_path / f"{number}.npz"
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    tiers.first_of(
+        ("unlike epochs", "`fit` must be alike on all ranks, but argument epochs is"),
+        ("unlike batches", "must give a step the same whole batch"),
+    ),
+)
+def test_what_processes_do_unlike_each_other_is_refused(kind, error, tmp_path):
+    arguments = kind, None, lambda number: tmp_path / f"{number}.npz"
     for said in ended(started("trains_in_processes.py", 2, 1, *arguments), code=1):
-        assert "must give a step the same whole batch" in said
+        assert error in said
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tfdp.cluster.board import Board, Post
-from tfdp.collectives import streaming
+from tfdp.collectives import random_states, streaming
 from tfdp.errors import RankMismatchError
 
 
@@ -70,3 +70,7 @@ class Meetings:
                         f"{options.get(option)!r} on rank {self.rank} and {others.get(option)!r} "
                         f"on rank {rank}. Give all ranks the same script and data."
                     )
+
+    def adopt_random_states(self) -> None:
+        """Adopts rank 0's random states of Python and NumPy; all ranks must call it."""
+        random_states.adopt_states(self.board)

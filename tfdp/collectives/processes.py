@@ -260,10 +260,6 @@ class Processes(Meetings):
         text = str(error).strip()
         self.error = f"{type(error).__name__}: {text.splitlines()[-1][:300] if text else ''}"
 
-    def adopt_random_states(self) -> None:
-        """Adopts rank 0's random states of Python and NumPy; all ranks must call it."""
-        random_states.adopt_states(self.board)
-
     def _tell_if_ranks_differ(self, error: Exception) -> None:
         if isinstance(error, CollectiveMismatchError):
             self.fail(CollectiveMismatchError(f"Rank {self.rank}: {error}"))

@@ -6,6 +6,7 @@ import atexit
 import functools
 import json
 import socket
+from importlib import metadata
 
 import numpy as np
 
@@ -41,6 +42,7 @@ class Processes(Meetings, OneProcess):
         address, made = self._of_first()
         cluster = Cluster(self.rank, self.world_size, address, source="jax.distributed")
         own = introductions.own(local_size)
+        own["versions"] |= {"jax": jax.__version__, "jaxlib": metadata.version("jaxlib")}
         shared = secret.in_environment() or made
         meeting = meet(cluster, own, introductions.difference, _STARTUP_SECONDS, shared)
         names = [host_of(address) for address in meeting.addresses]

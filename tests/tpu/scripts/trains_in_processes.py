@@ -11,6 +11,7 @@ if int(processes) > 1:
 
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
 
 import tfdp  # noqa: E402
 
@@ -39,13 +40,16 @@ if kind == "unseeded":
     keras.utils.set_random_seed(1)
 rng = np.random.default_rng(0)
 x, y = rng.normal(size=[76, 16]).astype("float32"), rng.integers(0, 10, [76])
-if kind == "unlike":
-    x += np.float32(number)
-batches = tfdp.data.pipeline((x, y), 30, seed=1) if kind == "pipeline" else None
+batches = None
+if kind == "pipeline":
+    batches = tfdp.data.pipeline((x, y), 30, seed=1)
+if kind == "unlike batches":
+    batches = tf.data.Dataset.from_tensor_slices((x + np.float32(number), y)).batch(30)
+epochs = 2 + int(number) if kind == "unlike epochs" else 2
 history = (
-    model.fit(batches, epochs=2, verbose=0)
+    model.fit(batches, epochs=epochs, verbose=0)
     if batches is not None
-    else model.fit(x, y, batch_size=30, epochs=2, verbose=0)
+    else model.fit(x, y, batch_size=30, epochs=epochs, verbose=0)
 )
 predicted = model.predict(x, batch_size=30, verbose=0)
 copies = [

@@ -17,7 +17,7 @@ from tfdp.keras_adapter._keras import TensorFlowTrainer
 from tfdp.keras_adapter.training import batch_and_rate, epoch_rounds, feeding, likeness
 from tfdp.keras_adapter.training.copies import CopiesCompared
 from tfdp.keras_adapter.training.same_epochs import EpochsCompared
-from tfdp.replicas import replicas_of
+from tfdp.replicas import is_of_tfdp, processes_of, replicas_of
 
 
 @hook(TensorFlowTrainer, "fit")
@@ -41,8 +41,9 @@ def predict(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) 
 def _run(name: str, original: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> Any:
     bound = inspect.signature(original).bind(model, *args, **kwargs)
     bound.apply_defaults()
-    if name == "fit" and replicas_of(model.distribute_strategy) is not None:
-        batch_and_rate.prepare(model, bound.arguments)
+    if name == "fit" and is_of_tfdp(model.distribute_strategy):
+        if replicas_of(model.distribute_strategy) is not None:
+            batch_and_rate.prepare(model, bound.arguments)
         _watch_epochs(model, bound.arguments)
     checkpoint = feeding.arrange(name, bound.arguments)
     with feeding.explained(bound.arguments), feeding.during(name, model, checkpoint):
@@ -53,7 +54,9 @@ def _watch_epochs(model: Any, arguments: dict[str, Any]) -> None:
     """Puts what happens at the end of each epoch of a `fit` before its callbacks, or after them."""
     given = arguments.get("callbacks")
     flat = feeding.callbacks_in(arguments)
-    first = [*epoch_rounds.callbacks_for(model, flat), CopiesCompared()]
+    first: list[Any] = []
+    if replicas_of(model.distribute_strategy) is not None:
+        first = [*epoch_rounds.callbacks_for(model, flat), CopiesCompared()]
     own = [*first, EpochsCompared()]
     kinds = tuple(type(callback) for callback in own)  # of an earlier `fit` with this list
     ordered = [*first, *(each for each in flat if not isinstance(each, kinds)), own[-1]]
@@ -73,7 +76,7 @@ def _run_arranged(
     within_fit = bound.arguments.get("kwargs", {}).get("_use_cached_eval_dataset")
     if within_fit and replicas is not None:
         epoch_rounds.end_epoch(model)  # which is validated before its callbacks are called
-    if replicas is None:
+    if not is_of_tfdp(model.distribute_strategy):
         if collectives.joined() and name == "fit":
             logging.getLogger("tfdp").warning(
                 "%r was built outside the strategy's scope: each rank trains it alone, with all "
@@ -81,7 +84,7 @@ def _run_arranged(
                 model.name,
             )
         return original(*bound.args, **bound.kwargs)
-    processes = replicas.processes
+    processes = processes_of(model.distribute_strategy)
     if processes.world_size == 1:  # there is no other rank to compare with
         return original(*bound.args, **bound.kwargs)
     # Within `fit`, validation calls `evaluate` with data that `fit` has compared already.
@@ -92,6 +95,8 @@ def _run_arranged(
             "whether an error was caught since the last call": processes.error is not None,
         }
         alike = likeness.of_arguments(bound.arguments) | likeness.of_model(model)
+        if replicas is not None:  # a compiler's devices begin with rank 0's values
+            alike |= likeness.of_variables(model)
         processes.compare(f"`{name}`", here | alike)
         processes.adopt_random_states()
     if name == "fit":

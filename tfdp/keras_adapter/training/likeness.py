@@ -54,10 +54,7 @@ def of_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_model(model: Any) -> dict[str, Any]:
-    """Describes a model, its layers, losses, metrics and optimizer, option by option.
-
-    A variable is described by its dtype, shape, first values and a checksum.
-    """
+    """Describes a model, its layers, losses, metrics and optimizer, option by option."""
     options: dict[str, Any] = {
         "steps_per_execution": getattr(model, "steps_per_execution", None),
         "jit_compile": model.jit_compile,
@@ -71,11 +68,23 @@ def of_model(model: Any) -> dict[str, Any]:
     if optimizer is not None:
         for name, value in configuration(optimizer).items():
             options[f"optimizer {name}"] = _readable(value)
+    return _as_json(options)
+
+
+def of_variables(model: Any) -> dict[str, Any]:
+    """Describes each variable of a model by its dtype, shape, first values and a checksum."""
+    options = {}
+    optimizer = getattr(model, "optimizer", None)
     parts = {"variable": model.variables, "slot": getattr(optimizer, "variables", [])}
     for part, variables in parts.items():
         for ordinal, variable in enumerate(variables):
             options[f"{part} {ordinal} ({_unnumbered(variable.path)})"] = _summary(variable)
-    return json.loads(json.dumps(options))
+    return _as_json(options)
+
+
+def _as_json(options: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(options))
+    return found
 
 
 def _leaves(data: Any) -> list[Any]:

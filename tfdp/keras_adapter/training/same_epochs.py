@@ -9,7 +9,7 @@ import keras
 
 from tfdp.errors import RankMismatchError
 from tfdp.keras_adapter.training import same_rates
-from tfdp.replicas import replicas_of
+from tfdp.replicas import processes_of
 from tfdp.words import ranks_in_words
 
 _SUBJECT = "the end of an epoch of `fit`"
@@ -30,10 +30,9 @@ class EpochsCompared(keras.callbacks.Callback):
         Raises:
           RankMismatchError: Some ranks stop, or have other learning rates.
         """
-        replicas = replicas_of(self.model.distribute_strategy)
-        if replicas is None or replicas.processes.world_size == 1:
+        processes = processes_of(self.model.distribute_strategy)
+        if processes.world_size == 1:
             return
-        processes = replicas.processes
         rates = [int(bits) for bits in same_rates.bits(self.model)]
         own = {"stop": bool(self.model.stop_training), "rates": rates}
         told = [post.value for post in processes.all_gather(_SUBJECT, own)]
