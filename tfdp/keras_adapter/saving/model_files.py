@@ -190,26 +190,35 @@ def _read_together(strategy: Any, model: Any, with_optimizers: bool) -> Iterator
 
     Such are sums over replicas, and values of which ranks hold parts.
     """
+    compiler, replicas = compiler_of(strategy), replicas_of(strategy)
+    with contextlib.ExitStack() as reading:
+        if compiler is not None:
+            values = [each.value for each in _variables(model, with_optimizers)]
+            reading.enter_context(compiler.at_home(values))
+        if replicas is not None:
+            summed = _summed_variables(model, with_optimizers)
+            reading.enter_context(replicas.sums_read_once(summed))
+            reading.enter_context(replicas.made_alone())
+        yield
+
+
+def _variables(model: Any, with_optimizers: bool) -> list[Any]:
+    """Returns the variables of a model, and of its optimizers, of which it may have several."""
     variables = {id(variable): variable for variable in model.variables}
-    if with_optimizers:  # a model may have several
+    if with_optimizers:
         optimizers = [each for each in parts(model) if isinstance(each, keras.optimizers.Optimizer)]
         variables |= {id(variable): variable for one in optimizers for variable in one.variables}
-    replicas, compiler = replicas_of(strategy), compiler_of(strategy)
-    if compiler is not None:
-        with compiler.at_home(variable.value for variable in variables.values()):
-            yield
-        return
-    if replicas is None:
-        yield
-        return
+    return list(variables.values())
+
+
+def _summed_variables(model: Any, with_optimizers: bool) -> list[Any]:
+    """Returns what all replicas must read together."""
     summed = tf.VariableSynchronization.ON_READ
-    of_all = [
+    return [
         v.value
-        for v in variables.values()
+        for v in _variables(model, with_optimizers)
         if v.value.synchronization == summed or apart_of(v) or cut_of(v)
     ]
-    with replicas.sums_read_once(of_all), replicas.made_alone():
-        yield
 
 
 def _attempt(act: Callable[[], Any]) -> Exception | None:
