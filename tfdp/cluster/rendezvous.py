@@ -49,6 +49,12 @@ class Meeting:
         return [introduction["address"] for introduction in self.introductions]
 
     @property
+    def host_numbers(self) -> list[int]:
+        """For each rank the number of the first rank whose address has the same host."""
+        names = [host_of(address) for address in self.addresses]
+        return [names.index(name) for name in names]
+
+    @property
     def hosts(self) -> list[str | None]:
         """The IP address that each rank came from, as rank 0 saw it; rank 0's own may be None."""
         return [introduction.get("host") for introduction in self.introductions]

@@ -23,7 +23,7 @@ from tfdp.cluster import mpi4py_world, secret
 from tfdp.cluster.admission import admitted, check_admitted
 from tfdp.cluster.board import Board
 from tfdp.cluster.rendezvous import meet
-from tfdp.cluster.spec import Cluster, host_of
+from tfdp.cluster.spec import Cluster
 from tfdp.cluster.watchdog import Progress, Watchdog
 from tfdp.collectives import eager, introductions, random_states, runtime
 from tfdp.collectives.agreement import Agreement
@@ -86,8 +86,7 @@ class Processes(Meetings):
         self.board = Board(self.rank, self.world_size, meeting.connections, timeout_seconds)
         self._strategies = 0
         self.addresses = meeting.addresses
-        names = [host_of(address) for address in meeting.addresses]
-        self.hosts = [names.index(name) for name in names]
+        self.hosts = meeting.host_numbers
         try:
             networks = admitted(meeting.addresses)
             if networks is not None:

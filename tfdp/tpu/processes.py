@@ -45,8 +45,7 @@ class Processes(Meetings, OneProcess):
         own["versions"] |= {"jax": jax.__version__, "jaxlib": metadata.version("jaxlib")}
         shared = secret.in_environment() or made
         meeting = meet(cluster, own, introductions.difference, _STARTUP_SECONDS, shared)
-        names = [host_of(address) for address in meeting.addresses]
-        self.hosts = [names.index(name) for name in names]
+        self.hosts = meeting.host_numbers
         self.board = Board(self.rank, self.world_size, meeting.connections, _TIMEOUT_SECONDS)
         atexit.register(self.board.close)
 
