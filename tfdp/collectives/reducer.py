@@ -93,7 +93,7 @@ class Reducer:
             if not isinstance(value, tf.IndexedSlices):
                 results[index] = _summable(tf.convert_to_tensor(value))
                 dense.append(index)
-        tables = [index for index in range(len(values)) if index not in dense]
+        tables = [index for index, each in enumerate(values) if isinstance(each, tf.IndexedSlices)]
         indices = [values[index].indices for index in tables]
         announced = slices.announce(self._engine, indices, merge_rows) if tables else []
         for index, rows_ in zip(tables, announced, strict=True):
