@@ -96,9 +96,8 @@ def compile_ahead(model: keras.Model, batch: Any, method: str) -> Any:
 def _check_batch(batch: Any) -> None:
     """Raises TypeError if a batch has what stands for no tensor."""
     for leaf in tf.nest.flatten(batch):
-        if leaf is not None and not isinstance(leaf, (tf.TypeSpec, np.ndarray, np.generic)):
-            if tf.is_tensor(leaf):
-                continue
+        is_given = isinstance(leaf, (tf.TypeSpec, np.ndarray, np.generic)) or tf.is_tensor(leaf)
+        if leaf is not None and not is_given:
             raise TypeError(
                 "A batch must have a `tf.TensorSpec`, a tensor or an array in place of each, such "
                 "as `(tf.TensorSpec([64, 32]), tf.TensorSpec([64], tf.int32))`, but has "
