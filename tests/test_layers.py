@@ -19,6 +19,7 @@ LAYERS = {
     "machine": 0,
     "shares": 0,
     "stragglers": 0,
+    "tracebacks": 0,
     "words": 0,
     "bucketing": 1,
     "cluster": 1,

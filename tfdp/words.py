@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
+import textwrap
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+_INNER_ERROR = re.compile(r"    [\w.]+(?:Error|Exception): ")
 
 
 def number(value: float | None) -> str:
@@ -104,3 +108,15 @@ def ranks_in_words(ranks: Iterable[int]) -> str:
     """
     listed = list(ranks)
     return ("rank " if len(listed) == 1 else "ranks ") + ", ".join(map(str, listed))
+
+
+def error_of_user_code(lines: Sequence[str]) -> list[str]:
+    """Returns the lines of an error; of one that autograph has wrapped those of the error within.
+
+    >>> error_of_user_code(["OSError: in user code:", '    File "x.py", line 1', "    OSError: no"])
+    ['OSError: no']
+    """
+    inner = [number for number, line in enumerate(lines) if _INNER_ERROR.match(line)]
+    if not (inner and lines[0].endswith(": in user code:")):
+        return list(lines)
+    return textwrap.dedent("\n".join(lines[inner[-1] :])).splitlines()

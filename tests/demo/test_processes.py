@@ -1,14 +1,11 @@
 """The demo's second run in processes: what goes to the ranks, what comes back, what fails."""
 
-import io
 import os
 import subprocess
 import sys
 
 import pytest
 import tiers
-
-from tfdp.demo import processes
 
 
 def demo(program, folder, *words):
@@ -23,14 +20,6 @@ def demo(program, folder, *words):
         timeout=300,
         check=False,
     )  # fmt: skip
-
-
-def test_only_what_tensorflow_chats_is_left_out():
-    text = io.StringIO()
-    stream = processes._WithoutChatter(text)
-    stream.buffer.write(b"[0] WARNING: All log messages before absl::InitializeLog() is called\n")
-    stream.buffer.write(b"[1] I0000 00:00:1 port.cc:153] on\n[1] E0000 lost\n[0] ValueError: x\n")
-    assert text.getvalue() == "[1] E0000 lost\n[0] ValueError: x\n"
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """What is made or done on the wrong side of the scope is an error that says what to do."""
 
+import weakref
+
 import harness
 import keras
 import pytest
@@ -7,6 +9,7 @@ import tensorflow as tf
 from keras import layers
 
 import tfdp
+from tfdp.keras_adapter.training import forgotten_scopes
 
 pytestmark = pytest.mark.slow
 
@@ -59,11 +62,19 @@ def test_a_model_compiled_in_the_scope_must_be_built_there():
         model.compile("sgd", "mse")
 
 
-def test_a_model_built_and_compiled_outside_trains_on_one_device_while_a_strategy_exists():
-    harness.strategy(2)
-    model = harness.build_in_scope(harness.dense_model)
-    harness.fit_arrays(model, X, Y)
-    assert model.distribute_strategy is tf.distribute.get_strategy()
+def test_a_model_built_and_compiled_outside_trains_on_one_device_and_that_is_said_once(
+    caplog, monkeypatch
+):
+    monkeypatch.setattr(forgotten_scopes, "_told", weakref.WeakSet())
+    strategy = harness.strategy(2)
+    for _ in range(2):
+        model = harness.build_in_scope(harness.dense_model)
+        harness.fit_arrays(model, X, Y)
+        assert model.distribute_strategy is tf.distribute.get_strategy()
+    said = [each.getMessage() for each in caplog.records if "outside the strategy's" in each.msg]
+    assert len(said) == 1
+    assert "one device trains it" in said[0] or "each rank trains it alone" in said[0]
+    assert strategy.num_replicas_in_sync > 1
 
 
 def lazy_models():

@@ -1,6 +1,7 @@
 """Whole runs: what ranks are given, what comes out of them, and with which exit code."""
 
 import json
+import os
 import re
 import sys
 
@@ -133,6 +134,30 @@ def test_a_script_runs_under_this_python_and_a_program_is_found_on_the_path(runs
     outcome = runs.run("-n", 1, "--", script, "--timeout", "5", "--", "-n", "--d")
     assert outcome.out == f"[0] {sys.executable} ['--timeout', '5', '--', '-n', '--d']\n"
     assert runs.run("-n", 1, "echo", "-n", "one  two").out == "[0] one  two\n"
+    # No environment is activated, and the program is one of this Python's.
+    words = ("-n", 1, "--dry-run", "--", "tfdp", "doctor")
+    assert f"{os.path.dirname(sys.executable)}/tfdp doctor" in runs.run(*words, PATH="/usr/bin").out
+
+
+LOGGED_BY_TENSORFLOW = """\
+WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
+I0000 00:00:1795836642.797497    9360 port.cc:153] oneDNN custom operations are on.
+E0000 00:00:1795836647.855757    9401 base_collective_executor.cc:252] ...::StartAbort UNAVAILABLE
+The error could be from a previous operation. Restart your program to reset.
+\t [[{{node CollectiveReduceV2}}]]
+E0000 00:00:1795836647.855757    9401 cuda_dnn.cc:1] no device
+E is of the script's
+"""
+
+
+def test_what_tensorflow_logs_of_others_failures_is_in_the_log_and_shown_where_asked_for(runs):
+    script = runs.script(f"sys.stderr.write({LOGGED_BY_TENSORFLOW!r}); marked()")
+    lines = LOGGED_BY_TENSORFLOW.splitlines()
+    shown = runs.run("-n", 1, "--log-dir", "logs", script, TF_CPP_MIN_LOG_LEVEL="2").err
+    assert shown.splitlines() == [f"[0] {line}" for line in lines[-2:]]
+    assert (runs.folder / "logs" / "rank-0.log").read_text() == LOGGED_BY_TENSORFLOW
+    shown = runs.run("-n", 1, script, TF_CPP_MIN_LOG_LEVEL="0").err
+    assert shown.splitlines() == [f"[0] {line}" for line in lines]
 
 
 def test_a_command_that_does_not_exist_starts_nothing(runs):

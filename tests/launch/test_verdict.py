@@ -86,6 +86,23 @@ def test_of_tensorflow_s_graph_errors_the_reason_is_shown():
     assert "Collective ops is aborted by: Rank 2: something." in last_error(lines)
 
 
+def test_of_an_error_in_converted_code_the_users_is_shown():
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "train.py", line 3, in <module>',
+        "    retval_ = ag__.converted_call(f, (x,), None, fscope)",
+        "^^^^^^^^",
+        "ValueError: in user code:",
+        "",
+        '    File "train.py", line 9, in train_step  *',
+        "        raise ValueError()",
+        "",
+        "    ValueError: `x` must be positive;",
+        "    received -1.",
+    ]
+    assert last_error(lines) == "ValueError: `x` must be positive;\nreceived -1."
+
+
 def test_what_tensorflow_only_logs_is_no_error():
     lines = [
         "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",

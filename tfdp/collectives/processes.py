@@ -34,6 +34,7 @@ from tfdp.engines import Engine, KeyOfGroup, ProgressCounters, TensorFlowEngine,
 from tfdp.engines.host import Driver, HostEngine, Lane, programs
 from tfdp.engines.mpi import MpiTransport
 from tfdp.errors import ClusterError, CollectiveMismatchError
+from tfdp.words import error_of_user_code
 
 # The setting that `fit` reads from its model.
 STOP_TRAINING = "`stop_training`"
@@ -289,7 +290,9 @@ class Processes(Meetings):
         self, original: Callable[..., Any], kind: Any, value: Any, trace: Any
     ) -> None:
         """Keeps the error for the ranks that are left, and adds to it what went wrong elsewhere."""
-        self._uncaught = "".join(traceback.format_exception_only(kind, value)).strip()[:2000]
+        said = "".join(traceback.format_exception_only(kind, value)).splitlines()
+        # In one line, for TensorFlow logs it in each rank, among what the rank itself says.
+        self._uncaught = " ".join(" ".join(error_of_user_code(said)).split())[:1000]
         failure = self.board.failure
         if isinstance(value, tf.errors.OpError) and failure is not None:
             value.add_note(str(failure))

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import pickle
-import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, TextIO
 
 from tfdp import launch
 from tfdp.demo.demo_options import DemoOptions
@@ -20,9 +18,6 @@ from tfdp.files import temporary_folder
 OPTIONS, STEPS, RESULT = "options.pickle", "steps", "result.pickle"
 
 _LOOK_EVERY_SECONDS = 0.2
-
-# Lines that TensorFlow logs as information before it has read how much it should log.
-_CHATTER = re.compile(r"\[\d+\] (I\d{4} |WARNING: All log messages before )")
 
 
 class RanksFailedError(RuntimeError):
@@ -57,8 +52,7 @@ def train_in_processes(
     with temporary_folder() as name:
         folder = pathlib.Path(name)
         (folder / OPTIONS).write_bytes(pickle.dumps(options))
-        calm: Any = _WithoutChatter(sys.stderr)
-        with _watching(folder / STEPS, on_steps), contextlib.redirect_stderr(calm):
+        with _watching(folder / STEPS, on_steps):
             code = launch.run(
                 launch.RunOptions(
                     processes=options.processes,
@@ -97,23 +91,3 @@ def _watching(path: pathlib.Path, on_steps: Callable[[int], None]) -> Iterator[N
         stop.set()
         thread.join()
         look()
-
-
-class _WithoutChatter:
-    """Standard error for the launcher, which passes on all lines but TensorFlow's early ones."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self.buffer = self
-        self._stream = stream
-
-    def write(self, data: bytes) -> int:
-        for line in data.decode(errors="backslashreplace").splitlines(keepends=True):
-            if not _CHATTER.match(line):
-                self._stream.write(line)
-        return len(data)
-
-    def flush(self) -> None:
-        self._stream.flush()
-
-    def fileno(self) -> int:
-        return self._stream.fileno()

@@ -18,6 +18,7 @@ from tfdp.hooks.registry import (
     relied_on,
     remove,
     replaced,
+    users,
 )
 
 __all__ = [
@@ -34,4 +35,5 @@ __all__ = [
     "relied_on",
     "remove",
     "replaced",
+    "users",
 ]

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tfdp import tracebacks
 from tfdp.errors import HookError
 from tfdp.hooks import private, versions
 
@@ -117,6 +118,11 @@ def relied_on() -> list[tuple[Any, str]]:
     return [(entry.owner, entry.name) for entry in REGISTERED] + private.METHODS
 
 
+def users() -> list[Any]:
+    """Lists the objects, such as strategies, that `install` was called for and that are alive."""
+    return list(_users)
+
+
 def cover(cls: type) -> None:
     """Wraps the overriding methods of a class that was made after `install`, and of its bases."""
     with _lock:
@@ -145,7 +151,11 @@ def put(owner: Any, name: str, wrapper: Callable[..., Any]) -> Any:
 
     @functools.wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return wrapper(original, *args, **kwargs)
+        try:
+            return wrapper(original, *args, **kwargs)
+        except Exception as error:
+            tracebacks.leave_out_own_frames(error)
+            raise
 
     wrapped.tfdp_hook = Hook(owner, name, held, wrapper)  # type: ignore[attr-defined]
     with _lock:

@@ -19,6 +19,7 @@ from tfdp.cluster.run_status import (
     steps_begun,
 )
 from tfdp.files import temporary_folder
+from tfdp.launch import tensorflow_lines
 from tfdp.launch.hangs import Hangs
 from tfdp.launch.mpiexec import environment, words
 from tfdp.launch.output import Outlet, RankStream, Sink, open_logs
@@ -187,7 +188,8 @@ def _shown(
     label = "mpiexec" if process.rank == MPI_LAUNCHER else str(process.rank)
     log = logs.get(process.rank)
     output = RankStream(label, process.stdout, sink, sink.stdout, log)
-    errors = RankStream(label, process.stderr, sink, sink.stderr, log)
+    is_hidden = tensorflow_lines.hidden_ones(os.environ)
+    errors = RankStream(label, process.stderr, sink, sink.stderr, log, is_hidden)
     output.start()
     try:
         errors.start()

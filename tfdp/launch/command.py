@@ -28,7 +28,8 @@ def resolve(words: Sequence[str]) -> list[str]:
     """Returns the command with its program's full name.
 
     If the first word ends in `.py`, it is a script for the Python that runs the launcher, and the
-    script's output is not buffered. Every other first word is looked up as by a shell.
+    script's output is not buffered. Every other first word is looked up as by a shell, and then
+    beside that Python, where the programs of an environment are that is not activated.
 
     Raises:
       CommandError: There is no such script or program, or it is not executable.
@@ -43,7 +44,7 @@ def resolve(words: Sequence[str]) -> list[str]:
     >>> resolve(["no-such-program"])
     Traceback (most recent call last):
         ...
-    tfdp.launch.command.CommandError: `COMMAND` must be a program on the PATH or a ...
+    tfdp.launch.command.CommandError: `COMMAND` must be a program on the PATH, one ...
     """
     program, *arguments = words
     if program.endswith(".py"):
@@ -54,7 +55,7 @@ def resolve(words: Sequence[str]) -> list[str]:
                 NOT_FOUND,
             )
         return [sys.executable, "-u", program, *arguments]
-    found = shutil.which(program)
+    found = shutil.which(program) or shutil.which(program, path=os.path.dirname(sys.executable))
     if found is not None:
         return [found, *arguments]
     if os.path.isfile(program) and os.path.dirname(program):
@@ -64,7 +65,8 @@ def resolve(words: Sequence[str]) -> list[str]:
             NOT_EXECUTABLE,
         )
     raise CommandError(
-        f"`COMMAND` must be a program on the PATH or a script that ends in .py; received "
-        f"{program!r}, which is neither; mend its name, or give its path (`./{program}`).",
+        f"`COMMAND` must be a program on the PATH, one beside {sys.executable}, or a script that "
+        f"ends in .py; received {program!r}, which is neither; mend its name, or give its path "
+        f"(`./{program}`).",
         NOT_FOUND,
     )

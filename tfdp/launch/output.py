@@ -199,6 +199,7 @@ class RankStream(threading.Thread):
       sink: The sink that takes the lines.
       target: The stream of the sink that the lines go to.
       log: A file for the unchanged output, which the rank's streams share, or None.
+      is_hidden: Tells which lines go to the log alone.
     """
 
     def __init__(
@@ -208,12 +209,13 @@ class RankStream(threading.Thread):
         sink: Sink,
         target: Outlet,
         log: Outlet | None,
+        is_hidden: Callable[[bytes], bool] = lambda line: False,
     ) -> None:
         super().__init__(name=f"output of {label}", daemon=True)
         self.last_lines: collections.deque[bytes] = collections.deque(maxlen=KEPT_LINES)
         self._prefix = b"[%s] " % label.encode()
         self._source, self._sink, self._target = source, sink, target
-        self._log = log
+        self._log, self._is_hidden = log, is_hidden
         self._unlogged = b""
         self._rank_is_gone = threading.Event()
 
@@ -246,7 +248,8 @@ class RankStream(threading.Thread):
 
     def _show(self, lines: list[bytes]) -> None:
         self.last_lines.extend(lines)
-        self._sink.write(self._target, [b"%s%s\n" % (self._prefix, line) for line in lines])
+        shown = [line for line in lines if not self._is_hidden(line)]
+        self._sink.write(self._target, [b"%s%s\n" % (self._prefix, line) for line in shown])
 
     def _write_log(self, chunk: bytes, end: bool = False) -> None:
         """Writes up to the last end of a line, so that the rank's two streams do not mix."""

@@ -16,7 +16,7 @@ from tfdp.launch.output import log_path
 from tfdp.launch.rank_process import MPI_LAUNCHER, STOPPED
 from tfdp.launch.rank_start import Group, tf_config
 from tfdp.launch.run_options import RunOptions
-from tfdp.words import ranks_in_words
+from tfdp.words import error_of_user_code, ranks_in_words
 
 TIMED_OUT = 124  # as of GNU's `timeout`
 
@@ -30,6 +30,8 @@ _FALLBACK_LINES = 5
 _MPI_ABORT = re.compile(r"(?:Abort\(-?\d+\) on node|MPI_ABORT was invoked on rank) (\d+)")
 _TRACEBACK = "Traceback (most recent call last)"
 _FRAME = re.compile(r'\s+File "')
+# Python marks a whole line of generated code without any indentation.
+_MARKS = re.compile(r"[\s^~]+$")
 
 # Lines that TensorFlow logs as information or as a warning: "I0000 00:00:1795249739.743009 ...".
 _NO_ERROR = re.compile(r"[IW]\d{4} |\d{4}-\d\d-\d\d \S+ [IW] |WARNING: All log messages before")
@@ -167,9 +169,9 @@ def last_error(lines: Sequence[str]) -> str:
     headers = [i for i, line in enumerate(said) if _TRACEBACK in line]
     if not headers:
         return "\n".join(said[-_FALLBACK_LINES:])
-    after = said[headers[-1] + 1 :]
+    after = [line for line in said[headers[-1] + 1 :] if not _MARKS.match(line)]
     frames = next((i for i, line in enumerate(after) if not line[0].isspace()), 0)
-    error = after[frames:]
+    error = error_of_user_code(after[frames:])
     if len(error) > _MAX_LINES:  # TensorFlow puts the graph's own call stack into the message
         error = [line for line in error if not _FRAME.match(line)]
     if len(error) > _MAX_LINES:

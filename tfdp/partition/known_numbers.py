@@ -175,6 +175,11 @@ def _select_rows(op: SourceOp, arrays: Sequence[np.ndarray]) -> list[np.ndarray]
     return [each(select, condition, a, b)]
 
 
+def _cast(op: SourceOp, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    dtype = op.outputs[0].dtype
+    return [each(lambda number: cast(number, dtype), arrays[0])]
+
+
 _SIMPLE: dict[str, Callable[..., Any]] = {
     "Abs": lambda a: maximum(a, -a),
     "Add": lambda a, b: a + b,
@@ -206,7 +211,7 @@ NUMBERS: dict[str, Compute] = {
     **{type_: _elementwise(function) for type_, function in _SIMPLE.items()},
     "All": _reduced(both, True),
     "Any": _reduced(_SIMPLE["LogicalOr"], False),
-    "Cast": lambda op, arrays: [each(lambda a: cast(a, op.outputs[0].dtype), arrays[0])],
+    "Cast": _cast,
     "Max": _reduced(maximum, UNKNOWN),
     "Min": _reduced(minimum, UNKNOWN),
     "Prod": _reduced(_SIMPLE["Mul"], 1),

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp import keras_adapter
+from tfdp import keras_adapter, tracebacks
 from tfdp.partition import Explanation
 from tfdp.replicas import one_device
 from tfdp.strategy.partitioned import Partitioned
@@ -22,6 +22,7 @@ class OneDevicePrograms(tf.distribute.Strategy):
     While such a program is traced, the strategy's own methods mean what they mean on one device.
     """
 
+    @tracebacks.filtered
     def run(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
         """Runs `fn` on each replica; in a `partitioned` function, as on one device, once.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from tfdp import tracebacks
 from tfdp.partition import Explanation, Report, lines_named
 from tfdp.recording import Recorder
 from tfdp.replicas import Cut, FullCut, one_device
@@ -81,6 +82,7 @@ class Partitioned:
         return self._methods[owner]
 
     @tf.autograph.experimental.do_not_convert
+    @tracebacks.filtered
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function on the whole batch, as its replicas' programs do together."""
         if one_device.is_traced():

@@ -52,22 +52,14 @@ def fresh(seed: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def quiet(*, alone: bool) -> Iterator[None]:
-    """Suppresses warnings of what verification does on purpose.
+def quiet() -> Iterator[None]:
+    """Suppresses TensorFlow's warnings of functions that are traced again and again, as here."""
 
-    TensorFlow warns of functions that are traced again and again. While one device is trained in a
-    cluster, tfdp warns that each rank trains the model alone.
+    def keep(record: logging.LogRecord) -> bool:
+        return "retracing" not in record.getMessage()
 
-    Args:
-      alone: Whether one device is trained.
-    """
-    filters = {"tensorflow": lambda record: "retracing" not in record.getMessage()}
-    if alone:
-        filters["tfdp"] = lambda record: False
-    for name, keep in filters.items():
-        logging.getLogger(name).addFilter(keep)
+    logging.getLogger("tensorflow").addFilter(keep)
     try:
         yield
     finally:
-        for name, keep in filters.items():
-            logging.getLogger(name).removeFilter(keep)
+        logging.getLogger("tensorflow").removeFilter(keep)

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tfdp import hooks
 from tfdp.keras_adapter._keras import Trainer, flatten_layers, strategy_of_model
+from tfdp.keras_adapter.training import forgotten_scopes
 from tfdp.verification import fresh_state, layers, readings
 from tfdp.verification.batches import Batches
 from tfdp.verification.probes import GradientProbe
@@ -78,10 +79,12 @@ def train(
     """
     scope = contextlib.nullcontext() if strategy is None else strategy.scope()
     device = tf.device(program.device if strategy is None else None)
-    with fresh_state.fresh(_SEED), fresh_state.quiet(alone=strategy is None), device:
+    with fresh_state.fresh(_SEED), fresh_state.quiet(), device:
         with scope, compiled_if_told():
             model = program.build()
         _check(model, strategy)
+        if strategy is None:
+            forgotten_scopes.mean_one_device(model)
         model.steps_per_execution = 1
         if synchronized:
             for layer in plain_normalization(model):

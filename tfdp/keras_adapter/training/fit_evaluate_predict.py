@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +13,13 @@ import tensorflow as tf
 from tfdp import collectives
 from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import TensorFlowTrainer
-from tfdp.keras_adapter.training import batch_and_rate, epoch_rounds, feeding, likeness
+from tfdp.keras_adapter.training import (
+    batch_and_rate,
+    epoch_rounds,
+    feeding,
+    forgotten_scopes,
+    likeness,
+)
 from tfdp.keras_adapter.training.copies import CopiesCompared
 from tfdp.keras_adapter.training.same_epochs import EpochsCompared
 from tfdp.replicas import is_of_tfdp, processes_of, replicas_of
@@ -77,12 +82,8 @@ def _run_arranged(
     if within_fit and replicas is not None:
         epoch_rounds.end_epoch(model)  # which is validated before its callbacks are called
     if not is_of_tfdp(model.distribute_strategy):
-        if collectives.joined() and name == "fit":
-            logging.getLogger("tfdp").warning(
-                "%r was built outside the strategy's scope: each rank trains it alone, with all "
-                "of the data. Build and compile it in `with strategy.scope():`.",
-                model.name,
-            )
+        if name == "fit":
+            forgotten_scopes.warn(model)
         return original(*bound.args, **bound.kwargs)
     processes = processes_of(model.distribute_strategy)
     if processes.world_size == 1:  # there is no other rank to compare with
