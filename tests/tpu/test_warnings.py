@@ -26,6 +26,22 @@ def test_another_size_is_named(on_devices, caplog):
     assert "drop_remainder=True" in caplog.text
 
 
+def test_lengths_that_differ_are_said_once_with_what_to_do(on_devices, caplog):
+    strategy = on_devices(2)
+    with strategy.scope():
+        layers = [keras.layers.Dense(1), keras.layers.GlobalAveragePooling1D()]
+        model = keras.Sequential([keras.Input([None, 2]), *layers])
+        model.compile("sgd", "mse")
+    for length in (3, 4, 5):
+        x = np.ones([8, length, 2], np.float32)
+        model.fit(x, Y[:8], batch_size=8, verbose=0)
+        model.evaluate(x, Y[:8], batch_size=8, verbose=0)
+        model.predict(x, batch_size=8, verbose=0)
+    assert caplog.text.count("compiled once more") == 1
+    assert "pad_to_bucket_boundary=True" in caplog.text
+    assert "drop_remainder" not in caplog.text
+
+
 def test_other_dtypes_are_not_taken_for_other_sizes(on_devices, caplog):
     strategy = on_devices(2)
     with strategy.scope():

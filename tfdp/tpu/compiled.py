@@ -161,7 +161,7 @@ class Compiled:
         if self._programs:
             name = getattr(self.python_function, "__name__", "A function")
             former = [(each, count) for _, each, count, _ in self._programs]
-            warnings.compiled_once_more(name, specs, steps, former)
+            warnings.compiled_once_more(self._strategy, name, specs, steps, former)
         layouts = self._strategy.extended.layouts
         warnings.computed_whole(specs, layouts)
         function = arguments.function(self.python_function)
@@ -195,7 +195,8 @@ def _to_numbers(spec: tf.TypeSpec) -> str:
     if isinstance(spec, tf.TensorSpec):
         return (
             "Make numbers of strings in the input pipeline, by layers that are left out of the "
-            "model: `dataset.map(lambda text, label: (vectorization(text), label))`."
+            "model, and tell the size that they give: `dataset.map(lambda text, label: "
+            "(tf.ensure_shape(vectorization(text), [None, 128]), label))`."
         )
     dense = (
         "tf.sparse.to_dense(x)"

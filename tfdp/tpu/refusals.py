@@ -99,7 +99,11 @@ def _reason(node: tf.compat.v1.NodeDef) -> str | None:
     if tf.string.as_datatype_enum in (*dtypes, *(each for every in lists for each in every)):
         if node.op in ("Const", "Assert", "Identity", "NoOp", "PartitionedCall"):
             return None  # the text of an assertion, which XLA leaves out
-        return f"chips have no strings. {_MOVE}"
+        return (
+            "chips have no strings. Move it into the input pipeline, and tell the size that it "
+            "gives: `dataset.map(lambda x, y: (tf.ensure_shape(layer(x), [None, 128]), y))`; or "
+            "train under DataParallelStrategy."
+        )
     return None
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -15,12 +17,20 @@ from tfdp.tpu.layouts import Layouts
 Kind = tuple[Sequence[tf.TensorSpec], int]
 
 
+# The strategies under which it was said that lengths differ.
+_lengths_told: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
 def compiled_once_more(
-    name: str, specs: Sequence[tf.TensorSpec], steps: int, former: Sequence[Kind]
+    strategy: Any, name: str, specs: Sequence[tf.TensorSpec], steps: int, former: Sequence[Kind]
 ) -> None:
     """Says for what a function is compiled once more, and what would need no other program.
 
+    Examples that differ in length, or images in size, are said once for a strategy: `fit`,
+    `evaluate` and `predict` meet each of them.
+
     Args:
+      strategy: The strategy.
       name: The function's name.
       specs: The specifications of the arguments.
       steps: How many times it runs in one call.
@@ -28,7 +38,17 @@ def compiled_once_more(
     """
     of_shapes = [(each, count) for each, count in former if _shapes(each) == _shapes(specs)]
     of_dtypes = [(each, count) for each, count in of_shapes if _dtypes(each) == _dtypes(specs)]
-    if not of_shapes:
+    if not of_shapes and _differ_beyond_rows(specs, former):
+        if strategy in _lengths_told:
+            return
+        _lengths_told.add(strategy)
+        said = (
+            f"arguments of the shapes {_shapes(specs)}, and so it will be for each other shape: XLA "
+            "compiles for fixed sizes. Let examples have few lengths: "
+            "`dataset.bucket_by_sequence_length(..., pad_to_bucket_boundary=True)`, or "
+            "`padded_batch(size, padded_shapes=...)`; resize images to one size."
+        )
+    elif not of_shapes:
         said = (
             f"arguments of the shapes {_shapes(specs)}: XLA compiles for fixed sizes. Batches of "
             "one size, as of `dataset.batch(size, drop_remainder=True)`, need one program."
@@ -83,6 +103,12 @@ def compiling(layouts: Layouts, seconds: float = 60.0) -> Iterator[None]:
     finally:
         timer.cancel()
         timer.join()
+
+
+def _differ_beyond_rows(specs: Sequence[tf.TensorSpec], former: Sequence[Kind]) -> bool:
+    """Returns whether no former arguments have these sizes but for their first axes."""
+    sizes = [tuple(spec.shape[1:]) for spec in specs]
+    return sizes not in [[tuple(spec.shape[1:]) for spec in each] for each, _ in former]
 
 
 def _shapes(specs: Sequence[tf.TensorSpec]) -> list[tuple[int, ...]]:
