@@ -43,8 +43,8 @@ def compiled_once_more(
             return
         _lengths_told.add(strategy)
         said = (
-            f"arguments of the shapes {_shapes(specs)}, and so it will be for each other shape: XLA "
-            "compiles for fixed sizes. Let examples have few lengths: "
+            f"arguments of the shapes {_shapes(specs)}, and so for each other shape: XLA compiles "
+            "for fixed sizes. Let examples have few lengths: "
             "`dataset.bucket_by_sequence_length(..., pad_to_bucket_boundary=True)`, or "
             "`padded_batch(size, padded_shapes=...)`; resize images to one size."
         )
