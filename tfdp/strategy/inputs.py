@@ -18,6 +18,7 @@ from tfdp.strategy._tensorflow import (
     regroup,
 )
 from tfdp.strategy.share_datasets import ShareDataset
+from tfdp.strategy.share_iterators import plain_iterator
 from tfdp.strategy.turn_iterators import TurnIterator
 
 
@@ -76,6 +77,12 @@ class Inputs(MirroredExtended):
             return self._distribute(divided, dataset, options)
         if not (self.in_cluster and isinstance(dataset, tf.data.Dataset)):
             dataset = input_batches.without_autotuning(dataset)
+            if self.num_replicas == 1 and isinstance(dataset, tf.data.Dataset):
+                workers = self._input_workers_with_options(options)
+                dataset, options = share_datasets.read_by_one_iterator(dataset, workers, options)
+                workers = self._input_workers_with_options(options)
+                strategy = self._container_strategy()
+                return get_distributed_dataset(dataset, workers, strategy, options=options)
             return super()._experimental_distribute_dataset(dataset, options)
         # Elements that are no batches go to the replicas in turn, whole.
         size, world_size = self.processes.local_size, self.processes.world_size
@@ -166,10 +173,10 @@ class Inputs(MirroredExtended):
     def cuts(self, iterator: Any) -> Any:
         """Returns the iterator as Keras' step takes it: of `Cut`s for several replicas."""
         known = getattr(iterator, "cuts", None)
-        if known is not None or self.num_replicas == 1:
+        if known is not None or not isinstance(iterator, DistributedIterator):
             return iterator if known is None else known
-        if not isinstance(iterator, DistributedIterator):
-            return iterator
+        if self.num_replicas == 1:
+            return plain_iterator(iterator)
         iterator.cuts = TurnIterator.over(iterator)
         return iterator.cuts
 

@@ -65,7 +65,8 @@ def read_by_one_iterator(
         experimental_fetch_to_device=False,
         experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
     )
-    return shares.prefetch(_READ_AHEAD * len(devices)), plain
+    # For one device nothing is read ahead but what the user has asked for, as without a strategy.
+    return shares if len(devices) == 1 else shares.prefetch(_READ_AHEAD * len(devices)), plain
 
 
 class ShareDataset(DistributedDataset):

@@ -287,6 +287,15 @@ class ShareIteratorSpec(DistributedIteratorSpec):
         )
 
 
+def plain_iterator(iterator: DistributedIterator) -> Any:
+    """Returns the iterator of `tf.data` that is all of another one, or the other one.
+
+    To describe TensorFlow's own to a graph takes as long as a small step.
+    """
+    inner = getattr(iterator._iterators[0], "_iterator", None)
+    return inner if isinstance(inner, tf.data.Iterator) else iterator
+
+
 def element_of(element: Any) -> Any:
     """Returns an element, or its spec, without the mark that it is `Counted`."""
     return element.element if isinstance(element, Counted) else element
