@@ -199,11 +199,11 @@ class Inputs(MirroredExtended):
                 f"`strategy.{instead}`."
             )
 
-    def _configure(self, session_config: Any = None, cluster_spec: Any = None, **task: Any) -> None:
+    def _configure(self, session_config: Any = None, cluster_spec: Any = None, *task: Any) -> None:
         if cluster_spec:
             raise NotImplementedError(
                 "A strategy must know its cluster when it is made, but `configure` was given "
-                "`cluster_spec`. Use tfdp.DataParallelStrategy(cluster_resolver=...), or `tfdp run`."
+                "`cluster_spec`. Use tfdp.DataParallelStrategy(cluster_resolver=resolver)."
             )
         super()._configure(session_config)
 
