@@ -84,7 +84,7 @@ class CrossReplica(Inputs):
         self, value: Any, destinations: Any, axis: int, options: Any
     ) -> Any:
         if not isinstance(value, DistributedValues):
-            if not isinstance(value, tf.IndexedSlices):
+            if not isinstance(value, (tf.IndexedSlices, tf.RaggedTensor)):
                 value = tf.convert_to_tensor(value)
             value = PerReplica([value] * len(self.worker_devices))
         if any(isinstance(part, tf.IndexedSlices) for part in value.values):
@@ -94,7 +94,10 @@ class CrossReplica(Inputs):
             )
         check_can_be_joined(value, axis)
         with tf.device(self._devices_of(destinations)[0]):
-            gathered = self._between.gather(value, axis)
+            rows = axis == 0  # which may be ragged
+            gathered = (
+                self._between.gather_rows(value) if rows else self._between.gather(value, axis)
+            )
         return self._placed(gathered, destinations)
 
     def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:

@@ -76,9 +76,9 @@ class Between:
           ValueError: This process' values have different numbers of axes, or no such axis.
         """
         check_can_be_joined(value, axis)
-        own = tf.concat([tf.convert_to_tensor(part) for part in local_values(value)], axis)
         if self._processes.world_size == 1:
-            return own
+            return tf.concat(local_values(value), axis)
+        own = tf.concat([tf.convert_to_tensor(part) for part in local_values(value)], axis)
         if tf.executing_eagerly():
             return self._processes.gather_eagerly(own, axis)
         return self._collective(lambda: self._gather_in_graph(own, axis))

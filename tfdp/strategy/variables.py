@@ -17,6 +17,7 @@ from tfdp.strategy._tensorflow import (
     MirroredVariable,
     SyncOnReadVariable,
     get_update_replica_id,
+    in_save_context,
 )
 
 _thread = threading.local()
@@ -263,7 +264,7 @@ class ReplicaSyncOnReadVariable(_Scalar, SyncOnReadVariable):
     def value(self) -> tf.Tensor:
         """The calling replica's value; outside of replicas the value of all."""
         replica = tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
-        if replica or one_device.is_traced() or get_update_replica_id() is not None:
+        if replica or get_update_replica_id() is not None or not self._is_that_of_rank_0():
             return super().value()
         return tf.convert_to_tensor(self._get_cross_replica())
 
@@ -272,10 +273,13 @@ class ReplicaSyncOnReadVariable(_Scalar, SyncOnReadVariable):
         if known is not None:
             return known
         value = super()._get_cross_replica()
-        first = self.aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA
-        if not first or one_device.is_traced():
+        if not self._is_that_of_rank_0():
             return value
         return self.distribute_strategy.extended.of_first(value)
+
+    def _is_that_of_rank_0(self) -> bool:
+        first = self.aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA
+        return first and not (one_device.is_traced() or in_save_context())
 
 
 CLASS_MAPPING = {
