@@ -1,5 +1,7 @@
 """How values travel between processes outside of graphs, and how a rank goes on from errors."""
 
+import threading
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -32,6 +34,7 @@ def processes():
     made.rank, made.local_size, made.hosts = 1, 1, [0, 0]
     made.board, made.error, made.counters = Alone(), None, ProgressCounters()
     made._uses_nccl = made._nccl_ended = False
+    made._turn = threading.RLock()
     made.failure = lambda within_seconds: None
     return made
 

@@ -23,6 +23,7 @@ import tensorflow as tf
 import tiers
 from keras.saving import load_model as load_model_by_name
 from keras.saving import load_weights as load_weights_by_name
+from strategy import test_cross_replica as cross_replica
 from strategy import test_irregular as irregular
 
 import tfdp
@@ -126,6 +127,120 @@ def test_values_of_different_ranks_cannot_be_gathered(strategy, board, graph):
 
     with pytest.raises((ValueError, tfdp.errors.CollectiveMismatchError), match=r"axes|\[None, 1"):
         (tf.function(gather) if graph else gather)()
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["eagerly", "in a graph"])
+def test_what_is_reduced_and_gathered_is_of_all_processes_wherever_it_comes_from(strategy, graph):
+    cross_replica.check_everything(strategy, graph)
+
+
+OF_TENSORFLOW_1 = {
+    "GradientDescent": lambda train: train.GradientDescentOptimizer(0.01),
+    "Momentum": lambda train: train.MomentumOptimizer(0.01, 0.9),
+    "Adam": lambda train: train.AdamOptimizer(0.01),  # has variables of no slot
+}
+
+
+@pytest.mark.parametrize("name", OF_TENSORFLOW_1)
+def test_an_optimizer_of_tensorflow_1_has_the_sum_of_all_processes(strategy, name):
+    x = np.arange(8, dtype="float32")
+
+    def trained(strategy, batches):
+        with strategy.scope():
+            weight = tf.Variable(1.0)
+        optimizer = OF_TENSORFLOW_1[name](tf.compat.v1.train)
+
+        def of_replica(own):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(weight * own) / len(x)
+            optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+
+        step = tf.function(lambda batch: strategy.run(of_replica, args=(batch,)))
+        for batch in batches:
+            step(batch)
+        return [copy.numpy() for copy in strategy.experimental_local_results(weight)]
+
+    data = tf.data.Dataset.from_tensor_slices(x).batch(len(x)).repeat(5)
+    found = trained(strategy, strategy.experimental_distribute_dataset(data))
+    (one,) = trained(tf.distribute.OneDeviceStrategy("/CPU:0"), data)
+    np.testing.assert_allclose(found, [one] * len(found), rtol=1e-5)
+    assert abs(one - 1) > 0.04
+
+
+def test_the_first_replica_s_value_of_a_variable_is_read_on_all_ranks(strategy):
+    with strategy.scope():
+        variable = tf.Variable(
+            0,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+
+    def of_replica():
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        variable.assign(5 + replica)
+        return variable.read_value() - replica
+
+    own = strategy.experimental_local_results(strategy.run(of_replica))
+    assert [int(each) for each in own] == [5] * len(own)
+    reads = [variable.read_value, variable.value, lambda: variable + 0, variable.numpy]
+    reads += [lambda: strategy.extended.read_var(variable), tf.function(lambda: variable + 0)]
+    assert [int(read()) for read in reads] == [5] * len(reads)
+
+
+def test_what_would_read_the_same_data_in_all_processes_is_refused(strategy, board):
+    dataset = tf.data.Dataset.range(8).batch(4)
+    said = f"Rank {board.rank}: .*Iterate over `strategy"
+    with pytest.raises(NotImplementedError, match=rf"{said}.experimental_distribute_dataset"):
+        strategy.make_dataset_iterator(dataset)
+    with pytest.raises(NotImplementedError, match=rf"{said}.distribute_datasets_from_function"):
+        strategy.make_input_fn_iterator(lambda context: dataset)
+    with pytest.raises(NotImplementedError, match="know its cluster when it is made"):
+        strategy.configure(cluster_spec=tf.train.ClusterSpec({"worker": ["a:1", "b:1"]}))
+
+
+def test_methods_that_know_this_process_alone_mean_its_own_replicas(strategy):
+    extended, count = strategy.extended, strategy.num_replicas_in_sync
+    with strategy.scope():
+        variable = tf.Variable([1.0, 2.0])
+    devices = list(extended.worker_devices)
+    assert [copy.device for copy in variable.values] == devices
+    assert list(extended.parameter_devices) == devices
+    assert list(extended.non_slot_devices([variable])) == devices
+    replica = lambda: tf.constant(tf.distribute.get_replica_context().devices)  # noqa: E731
+    named = strategy.experimental_local_results(strategy.run(replica))
+    assert [each.numpy().item().decode() for each in named] == devices
+    assert extended.value_container(variable.values[0]) is variable
+    np.testing.assert_array_equal(extended.read_var(variable), [1, 2])
+    assert len(extended.update_non_slot(extended.worker_devices, tf.ones, ([],), group=False)) == (
+        len(devices)
+    )
+
+    def of_replica():
+        extended.update(variable, lambda copy, value: copy.assign(value), args=([3.0, 4.0],))
+        return tf.distribute.get_replica_context().all_reduce("SUM", tf.constant(1.0))
+
+    for total in strategy.unwrap(extended.call_for_each_replica(of_replica)):
+        assert total == count
+    np.testing.assert_array_equal([copy.numpy() for copy in variable.values], [[3, 4]] * len(named))
+    strategy.group(extended.update(variable, lambda copy: copy.assign([5.0, 6.0])))
+    np.testing.assert_array_equal([copy.numpy() for copy in variable.values], [[5, 6]] * len(named))
+    with strategy.scope(), strategy.colocate_vars_with(variable):
+        assert [copy.device for copy in tf.Variable(0.0).values] == devices
+
+
+def test_loops_and_arrays_of_tensorflow_1_are_shared_out_between_processes(strategy):
+    dataset = strategy.extended.experimental_make_numpy_dataset(np.arange(16.0)).batch(8)
+    batches = iter(strategy.experimental_distribute_dataset(dataset))
+
+    def step(context, own):
+        total = strategy.run(tf.reduce_sum, args=(own,))
+        context.set_last_step_output("sum", total, reduce_op=tf.distribute.ReduceOp.SUM)
+        return tf.zeros([])
+
+    context = strategy.extended.experimental_run_steps_on_iterator(
+        step, batches, iterations=2, initial_loop_values={"sum": tf.constant(0.0, tf.float64)}
+    )
+    assert context.last_step_outputs["sum"] == sum(range(8, 16))
 
 
 def test_replicas_sum_beside_what_they_gather_in_a_function_that_another_calls(strategy):

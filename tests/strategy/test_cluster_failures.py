@@ -162,6 +162,23 @@ def test_another_program_on_one_rank_is_named_on_both_before_it_hangs():
         assert "is Sin" in text or "and Sin in" in text, output
 
 
+@pytest.mark.parametrize(
+    ("how", "error"),
+    tiers.first_of(
+        ("threads make models", "RankMismatchError: Rank 1: every rank must make the same"),
+        ("threads train", "RankMismatchError: Rank [01]: `fit` must be alike on all ranks"),
+        ("threads train at once", "CollectiveMismatchError: Rank [01]: .* one thread must run"),
+    ),
+)
+def test_threads_whose_order_differs_between_ranks_are_named_and_nobody_waits(how, error):
+    texts, output = run(how)
+    assert sorted(texts) == [0, 1], output
+    for text in texts.values():
+        assert re.match(error, text), output
+        assert "`thread of " in text, output
+        assert re.search("one after the +other, in the same order on all ranks", text), output
+
+
 @pytest.mark.exhaustive(
     "collectives/test_runtime.py::test_a_runtime_that_is_in_use_cannot_be_started"
 )

@@ -52,7 +52,6 @@ def _reducible():
 
     return {
         "a Python number": lambda strategy: 3.0,
-        "zero": lambda strategy: 0,
         "a tensor": lambda strategy: tf.constant([1.0, 3.0]),
         "a variable": variable,
         "what run returns": lambda strategy: strategy.run(lambda: tf.constant([1.0, 3.0])),
@@ -70,6 +69,8 @@ def test_reduce_gives_or_refuses_what_mirrored_strategy_does(kind, axis, op, mir
         value = _reducible()[kind](strategy)
         try:
             return np.asarray(strategy.reduce(op, value, axis=axis)).tolist()
+        except AssertionError:  # TensorFlow's, which says nothing
+            return ValueError
         except Exception as error:
             return type(error)
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tensorflow.python.distribute import cross_device_ops, distribute_lib, mirrored_run
 
 from tfdp.strategy import _tensorflow
+from tfdp.strategy.cross_replica import CrossReplica
 from tfdp.strategy.extended import DataParallelExtended
 from tfdp.strategy.inputs import Inputs
 
@@ -46,6 +47,7 @@ SIGNATURES = {
         "replica_order",
     ],
     "get_update_replica_id": [],
+    "in_save_context": [],
     "regroup": ["values", "wrap_class", "always_wrap"],
     "tf_convert": ["f", "ctx", "convert_by_default", "user_requested"],
 }
@@ -83,13 +85,15 @@ SPEC_PARAMETERS = [
 METHODS = {
     "MirroredExtended": {
         "__init__": ["self", "container_strategy", "devices", "cross_device_ops"],
+        "_batch_reduce_to": ["self", "reduce_op", "value_destination_pairs", "options"],
+        "_broadcast_to": ["self", "tensor", "destinations"],
         "_call_for_each_replica": ["self", "fn", "args", "kwargs"],
+        "_configure": ["self", "session_config", "cluster_spec", "task_type", "task_id"],
         "_create_variable": ["self", "next_creator", "kwargs"],
         "_experimental_distribute_dataset": ["self", "dataset", "options"],
         "_distribute_datasets_from_function": ["self", "dataset_fn", "options"],
         "_experimental_distribute_values_from_function": ["self", "value_fn"],
         "_gather_to_implementation": ["self", "value", "destinations", "axis", "options"],
-        "_get_cross_device_ops": ["self", "value"],
         "_get_local_replica_id": ["self", "replica_id_in_sync_group"],
         "_get_replica_id_in_sync_group": ["self", "replica_id"],
         "_in_multi_worker_mode": ["self"],
@@ -102,6 +106,8 @@ METHODS = {
         ],
         "_input_workers_with_options": ["self", "options"],
         "_make_collective_ops_with_fallbacks": ["self"],
+        "_make_dataset_iterator": ["self", "dataset"],
+        "_make_input_fn_iterator": ["self", "input_fn", "replication_mode"],
         "_reduce_to": ["self", "reduce_op", "value", "destinations", "options"],
         "_replica_ctx_all_reduce": ["self", "reduce_op", "value", "options"],
         "_update": ["self", "var", "fn", "args", "kwargs", "group"],
@@ -154,7 +160,7 @@ METHODS = {
         "_get_on_device_or_primary": ["self"],
         "_update_replica": ["self", "update_fn", "value", "kwargs"],
     },
-    "SyncOnReadVariable": {"_get_cross_replica": ["self"]},
+    "SyncOnReadVariable": {"_get_cross_replica": ["self"], "value": ["self"]},
     "Function": {"_clone": ["self", "python_function"]},
     "PerReplica": {"__init__": ["self", "values"]},
     "PerReplicaSpec": {"__init__": ["self", "value_specs"]},
@@ -247,6 +253,7 @@ def test_the_strategy_overrides_only_names_that_tensorflow_still_has():
         "should_save_summary",
     }
     check_overridden(DataParallelExtended, properties)
+    check_overridden(CrossReplica, {"worker_devices_by_replica"})
     check_overridden(Inputs, set())
 
 

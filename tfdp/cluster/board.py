@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from tfdp.cluster import wire
+from tfdp.cluster import threads, wire
 from tfdp.cluster.connections import Connections
 from tfdp.errors import (
     LOST_RANK_MARK,
@@ -147,7 +147,7 @@ class Board:
                         f"Rank {self.rank}: {what} must come from every rank within "
                         f"{self.timeout_seconds:g} s, but {ranks_in_words(missing)} did not send "
                         f"it. {self.describe(missing)} Let all ranks run the same script; "
-                        "`timeout_seconds` allows more time."
+                        f"`timeout_seconds` allows more time.{threads.hint()}"
                     )
                 self._changed.wait(min(remaining, 1.0))
             posts = self._posts[key] if keep else self._posts.pop(key)
@@ -159,6 +159,7 @@ class Board:
         The n-th call on a subject meets the n-th call of the others. The call sends
         world_size * (world_size - 1) messages through rank 0.
         """
+        threads.note()
         key = self._round(subject)
         self.post(key, value, payload)
         posts = self.wait(key, range(self.world_size), subject)
@@ -170,6 +171,7 @@ class Board:
 
     def from_first(self, subject: str, value: Any = None, payload: bytes = b"") -> Post:
         """Returns rank 0's post on `subject`. All ranks must call it; rank 0 does not wait."""
+        threads.note()
         key = self._round(subject)
         if self.rank == 0:
             self._raise_failure()

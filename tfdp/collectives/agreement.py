@@ -13,6 +13,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Sequence
 
+from tfdp.cluster import threads
 from tfdp.cluster.board import Board, Post
 from tfdp.engines.sequence import Call, Sequences
 from tfdp.errors import CollectiveMismatchError
@@ -105,6 +106,7 @@ class Agreement:
 
     def _post(self, trial: str, key: str, value: dict[str, object]) -> None:
         """Tells the others, once for as many refusals, what this process has traced."""
+        threads.note()
         trial, key = self._after_refusals(trial, key)
         if key not in self._posted:
             self._board.post(trial, {"key": key, **value})
@@ -153,6 +155,7 @@ class Agreement:
             f"of rank {self._board.rank} and {theirs} in {post.value['function']!r} of rank "
             f"{other}. Take what depends on the rank out of the function: Python branches, and "
             "numbers that Python computes. Give all ranks arguments of the same shapes."
+            f"{threads.hint()}"
         )
 
     def _collectives_differ(
@@ -164,7 +167,7 @@ class Agreement:
             f"order, but number {position + 1} is {a or 'missing'} in {function!r} of rank "
             f"{self._board.rank} and {b or 'missing'} in {post.value['function']!r} of rank "
             f"{other}. Take Python branches that depend on the rank out of the step, and give all "
-            "ranks batches of the same shapes."
+            f"ranks batches of the same shapes.{threads.hint()}"
         )
 
 

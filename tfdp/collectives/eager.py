@@ -12,6 +12,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 import tensorflow as tf
 
+from tfdp.cluster import threads
 from tfdp.cluster.board import Board, Post
 from tfdp.collectives.slices import Value
 from tfdp.errors import CollectiveMismatchError
@@ -87,7 +88,7 @@ def _all_gather_alike(
             raise CollectiveMismatchError(
                 f"Rank {board.rank}: every rank must make the same reductions, but this one "
                 f"makes a {kind} of {described} and rank {rank} a {post.value[0]} of "
-                f"{post.value[1]}. Let all ranks run the same code."
+                f"{post.value[1]}. Let all ranks run the same code.{threads.hint()}"
             )
     return posts
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tfdp.cluster import threads
 from tfdp.cluster.board import Board, Post
 from tfdp.collectives import random_states, streaming
 from tfdp.errors import RankMismatchError
@@ -69,6 +70,7 @@ class Meetings:
                         f"Rank {self.rank}: {subject} must be alike on all ranks, but {option} is "
                         f"{options.get(option)!r} on rank {self.rank} and {others.get(option)!r} "
                         f"on rank {rank}. Give all ranks the same script and data."
+                        f"{threads.hint()}"
                     )
 
     def adopt_random_states(self) -> None:

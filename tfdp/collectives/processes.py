@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp import hooks
-from tfdp.cluster import mpi4py_world, secret
+from tfdp.cluster import mpi4py_world, secret, threads
 from tfdp.cluster.admission import admitted, check_admitted
 from tfdp.cluster.board import Board
 from tfdp.cluster.rendezvous import meet
@@ -102,6 +102,7 @@ class Processes(Meetings):
         self._transport: MpiTransport | None = None
         self.board.on_failure(lambda error: self._driver.abort(str(error)))
         self.error: str | None = None
+        self._turn = threading.RLock()  # of the threads that run steps
         self._uses_nccl = self._nccl_ended = False
         self._uncaught: str | None = None
         self.settings: dict[str, Callable[[], bool]] = {
@@ -222,12 +223,34 @@ class Processes(Meetings):
     def explained(self) -> Iterator[None]:
         """Raises the error that ended the work in the cluster, in place of TensorFlow's own.
 
-        Any other error is noted. A rank that catches it goes on only once all others have come from
+        One thread at a time may be within it: the collectives of two would meet each other's. Any
+        other error is noted. A rank that catches it goes on only once all others have come from
         an error too; otherwise its next step would meet the step that the others are still in.
 
         Raises:
           ClusterError: NCCL moves the tensors, and a step has failed before.
+          CollectiveMismatchError: Another thread of this process is within it; all ranks end.
         """
+        if not threads.is_of_program():  # a replica's, whose caller is within it
+            yield
+            return
+        if not self._turn.acquire(blocking=False):
+            error = CollectiveMismatchError(
+                f"{self.said_by}in several processes one thread must run steps at a time, but the "
+                f"thread `{threading.current_thread().name}` begins one while another is in one: "
+                "their collectives would meet each other's. Run all steps in one thread, or in one "
+                "after the other, in the same order on all ranks."
+            )
+            self.fail(error)
+            raise error
+        try:
+            with self._explained():
+                yield
+        finally:
+            self._turn.release()
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
         if self._nccl_ended:
             raise ClusterError(
                 f"{self.said_by}after a step that failed, NCCL needs new processes, but this rank "

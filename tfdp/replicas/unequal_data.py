@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+from tfdp.cluster import threads
 from tfdp.errors import RankMismatchError
 
 # The messages of checks in graphs that all ranks have the same data; each rank's number follows.
@@ -39,5 +40,5 @@ def _described(text: str, numbers: list[int], strategy: tf.distribute.Strategy) 
         what = f"the same batches, but the examples in one are {', '.join(each)}"
     return (
         f"Rank {strategy.rank}: every rank must have {what}. Give all ranks the same dataset: each "
-        "takes its share of every batch by itself."
+        f"takes its share of every batch by itself.{threads.hint()}"
     )

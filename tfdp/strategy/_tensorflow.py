@@ -68,6 +68,9 @@ from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 # A variable with a shape and without a value, which takes no memory.
 from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
+# Tells whether a graph is made for a SavedModel, which holds no replicas.
+from tensorflow.python.saved_model.save_context import in_save_context
+
 # The initial value of a variable that is restored from a checkpoint.
 from tensorflow.python.trackable.base import CheckpointInitialValue
 
@@ -97,6 +100,7 @@ __all__ = [
     "get_distributed_dataset",
     "get_distributed_datasets_from_function",
     "get_update_replica_id",
+    "in_save_context",
     "multi_device_iterator_ops",
     "regroup",
     "tf_convert",

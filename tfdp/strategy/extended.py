@@ -31,7 +31,6 @@ from tfdp.strategy._tensorflow import (
     VARIABLE_POLICY_MAPPING,
     DistributedValues,
     Function,
-    Mirrored,
     ReductionToOneDevice,
     SingleDevice,
     control_status_ctx,
@@ -41,17 +40,17 @@ from tfdp.strategy._tensorflow import (
 from tfdp.strategy._tensorflow_programs import (
     container_of_copy,
 )
-from tfdp.strategy.inputs import Inputs
+from tfdp.strategy.cross_replica import CrossReplica
 from tfdp.strategy.lifting import Lifting
 from tfdp.strategy.parted import PartedVariable, is_to_be_cut, parts_like
 from tfdp.strategy.program_support import ProgramSupport
-from tfdp.strategy.reductions import Between, check_can_be_joined, divide, local_sum
+from tfdp.strategy.reductions import Between, divide
 from tfdp.strategy.replicas import StrategyReplicas
 from tfdp.strategy.summand_programs import SummandProgram
 from tfdp.topology import Topology
 
 
-class DataParallelExtended(Inputs, Replicated):
+class DataParallelExtended(CrossReplica, Replicated):
     """The strategy's inner part, in which no replica waits for another while tracing.
 
     `_use_merge_call()` is False, so TensorFlow and Keras let every replica act by itself. A
@@ -236,9 +235,6 @@ class DataParallelExtended(Inputs, Replicated):
     def _use_merge_call(self) -> bool:
         return False
 
-    def _get_cross_device_ops(self, value: Any) -> ReductionToOneDevice:
-        return self._cross_device_ops
-
     # ---- variables
 
     def _create_variable(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> Any:
@@ -357,36 +353,3 @@ class DataParallelExtended(Inputs, Replicated):
     def in_scope_while_traced(self) -> contextlib.AbstractContextManager[None]:
         """Leaves the program that is being traced as on one device, and enters the scope."""
         return tracing.in_scope(self._container_strategy())
-
-    # ---- reducing
-
-    def _replica_ctx_all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
-        if self.num_replicas == 1:
-            return value
-        summed = self.replicas.sum_without_gradient(tf.nest.flatten(value), merge_rows=True)
-        if reduce_op == tf.distribute.ReduceOp.MEAN:
-            summed = [divide(tensor, self.num_replicas) for tensor in summed]
-        return tf.nest.pack_sequence_as(value, summed)
-
-    def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
-        mean = reduce_op == tf.distribute.ReduceOp.MEAN
-        if isinstance(value, Mirrored) and mean:
-            return value
-        if isinstance(value, Mirrored) or self.processes.world_size == 1:
-            # TensorFlow's method handles nests, and numbers that are no replica's own.
-            return super()._reduce_to(reduce_op, value, destinations, options)
-        everywhere = isinstance(value, DistributedValues) or self.processes.local_size == 1
-        count = self.num_replicas if everywhere else self.processes.world_size
-        (total,) = self._between.sums([local_sum(value)])
-        if mean:
-            total = divide(total, count)
-        return self._cross_device_ops.broadcast(total, destinations)
-
-    def _gather_to_implementation(
-        self, value: Any, destinations: Any, axis: int, options: Any
-    ) -> Any:
-        check_can_be_joined(value, axis)
-        if self.processes.world_size == 1:
-            # TensorFlow's method returns a value that is no replica's own as it is.
-            return super()._gather_to_implementation(value, destinations, axis, options)
-        return self._cross_device_ops.broadcast(self._between.gather(value, axis), destinations)

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.cluster import threads
 from tfdp.errors import RankMismatchError
 from tfdp.replicas import ProcessGroup
 from tfdp.strategy._tensorflow import CheckpointInitialValue
@@ -48,7 +49,7 @@ def of_rank_0(
                     f"{processes.said_by}every rank must make the same variables in the same "
                     f"order, but {option} of {own['name']!r} is {own[option]!r} here, and rank 0 "
                     f"has {expected!r} for {first.value['name']!r}. Build the same model on all "
-                    "ranks."
+                    f"ranks.{threads.hint()}"
                 )
                 processes.fail(error)
                 raise error

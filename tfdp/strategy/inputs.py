@@ -185,6 +185,35 @@ class Inputs(MirroredExtended):
             dataset, self._num_replicas_in_sync, self._ranks, with_fingerprints=self.in_cluster
         )
 
+    # ---- TensorFlow 1
+
+    def _make_dataset_iterator(self, dataset: Any) -> Any:
+        self._refuse_in_cluster(
+            "make_dataset_iterator(dataset)", "experimental_distribute_dataset(dataset)"
+        )
+        return super()._make_dataset_iterator(dataset)
+
+    def _make_input_fn_iterator(self, input_fn: Any, **options: Any) -> Any:
+        fix = "distribute_datasets_from_function(input_fn)"
+        self._refuse_in_cluster("make_input_fn_iterator(input_fn)", fix)
+        return super()._make_input_fn_iterator(input_fn, **options)
+
+    def _refuse_in_cluster(self, name: str, instead: str) -> None:
+        if self.in_cluster:
+            raise NotImplementedError(
+                f"{self.processes.said_by}in several processes each must read its own shares, but "
+                f"`{name}` of TensorFlow 1 reads the same ones in all of them. Iterate over "
+                f"`strategy.{instead}`."
+            )
+
+    def _configure(self, session_config: Any = None, cluster_spec: Any = None, *task: Any) -> None:
+        if cluster_spec:
+            raise NotImplementedError(
+                "A strategy must know its cluster when it is made, but `configure` was given "
+                "`cluster_spec`. Use tfdp.DataParallelStrategy(cluster_resolver=resolver)."
+            )
+        super()._configure(session_config)
+
     def _distribute(self, divided: tf.data.Dataset, dataset: tf.data.Dataset, options: Any) -> Any:
         distributed = ShareDataset.of(
             input_batches.without_autotuning(divided),

@@ -51,8 +51,7 @@ def _ragged(
         lengths = [
             each[1 : count + 1] - each[:count] for each, count in zip(splits, own, strict=True)
         ]
-        per_process = tf.reduce_sum(tf.reshape(rows, [-1, len(splits)]), 1)
-        ends = tf.cumsum(support.rows_of_all(tf.concat(lengths, 0), per_process))
+        ends = tf.cumsum(support.of_all(tf.concat(lengths, 0)))
         wholes.append([tf.concat([tf.zeros([1], ends.dtype), ends], 0)])
         own = [tf.cast(each[count], tf.int32) for each, count in zip(splits, own, strict=True)]
         rows = support.of_all(tf.stack(own))

@@ -340,13 +340,10 @@ class ProgramCalls:
             own = tf.concat([part[:1] for part in parts], 0)
             if not self._alone and self._may_be_empty:
                 has_some = tf.minimum(places[layout.batch], 1)
-                per_process = tf.reshape(has_some, [-1, len(self._devices)])
                 own = tf.cond(
                     tf.reduce_all(has_some > 0),
                     functools.partial(tf.identity, own),
-                    functools.partial(
-                        self._support.rows_of_all, own, tf.reduce_sum(per_process, 1)
-                    ),
+                    functools.partial(self._support.of_all, own),
                 )
             found.append(own)
         return found

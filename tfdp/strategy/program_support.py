@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tfdp.collectives import Reducer, text_rows
+from tfdp.collectives import Reducer
 from tfdp.engines import Engine, Sequences, TensorFlowEngine
 from tfdp.partition import ReplicaProgram, operations_of, text_of
 from tfdp.replicas import Agreement
@@ -117,17 +117,9 @@ class ProgramSupport:
         """Returns the numbers of the local replicas among those of all."""
         return [numbers[self.first_rank + index] for index in range(len(self.devices))]
 
-    def of_all(self, numbers: tf.Tensor) -> tf.Tensor:
-        """Returns numbers, of each process those of its replicas, in the order of replicas."""
-        if self._replicas.processes.world_size == 1:
-            return numbers
-        return self._between.gather(numbers, 0)
-
-    def rows_of_all(self, rows: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-        """Returns rows of any dtype, of each process as many as `counts` says."""
-        if self._replicas.processes.world_size == 1:
-            return rows
-        return text_rows.gather_any(rows, counts, lambda own, _: self._between.gather(own, 0))
+    def of_all(self, rows: tf.Tensor) -> tf.Tensor:
+        """Returns rows of any dtype, those of each process, in the order of replicas."""
+        return self._between.gather(rows, 0)
 
     def count_step(self) -> None:
         """Counts, in the graph that is being built, that a program begins."""

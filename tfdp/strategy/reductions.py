@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tfdp.collectives import map_values
+from tfdp.collectives import map_values, text_rows
 from tfdp.engines import Engine, Sequences
 from tfdp.replicas import Agreement, ProcessGroup, Rows, Value
 from tfdp.strategy._tensorflow import DistributedValues
@@ -48,6 +48,8 @@ class Between:
 
     def sums(self, values: Sequence[Value]) -> list[Value]:
         """Returns the sum of each value over the processes."""
+        if self._processes.world_size == 1:
+            return list(values)
         if tf.executing_eagerly():
             return self._processes.sum_eagerly(values)
         return [self._collective(functools.partial(self._sum_in_graph, value)) for value in values]
@@ -58,13 +60,24 @@ class Between:
         own = [numbers if rank == each else tf.zeros_like(numbers) for each in range(world_size)]
         return self.sums([tf.stack(own)])[0]
 
+    def of_first(self, value: Value) -> Value:
+        """Returns the value that rank 0 has; those of the others are of the same shape."""
+        if self._processes.world_size == 1:
+            return value
+        if isinstance(value, tf.IndexedSlices):
+            values, indices = self.of_first(value.values), self.of_first(value.indices)
+            return tf.IndexedSlices(values, indices, value.dense_shape)
+        return self.gather(tf.convert_to_tensor(value)[tf.newaxis], 0)[0]
+
     def gather(self, value: Rows, axis: int) -> tf.Tensor:
-        """Concatenates the values of all replicas along `axis`.
+        """Concatenates the values of all replicas, of any dtype, along `axis`.
 
         Raises:
           ValueError: This process' values have different numbers of axes, or no such axis.
         """
         check_can_be_joined(value, axis)
+        if self._processes.world_size == 1:
+            return tf.concat(local_values(value), axis)
         own = tf.concat([tf.convert_to_tensor(part) for part in local_values(value)], axis)
         if tf.executing_eagerly():
             return self._processes.gather_eagerly(own, axis)
@@ -95,7 +108,9 @@ class Between:
         order = list(range(own.shape.rank))
         order[0], order[axis] = order[axis], order[0]
         rows = tf.transpose(own, order) if axis else own
-        gathered = self._engine.all_gather_rows(rows, self._leaders)
+        gathered = text_rows.gather_any(
+            rows, None, lambda own, _: self._engine.all_gather_rows(own, self._leaders)
+        )
         return tf.transpose(gathered, order) if axis else gathered
 
     def _collective(self, collective: Callable[[], Value]) -> Value:
@@ -120,7 +135,7 @@ def local_values(
 def local_sum(value: Value | tf.distribute.DistributedValues) -> Value:
     """Sums the values of this process' replicas; of slices, every row is kept."""
     local = local_values(value)
-    if isinstance(local[0], tf.IndexedSlices):
+    if all(isinstance(part, tf.IndexedSlices) for part in local):
         return tf.IndexedSlices(
             tf.concat([part.values for part in local], 0),
             tf.concat([part.indices for part in local], 0),

@@ -16,6 +16,8 @@ from tfdp.strategy._tensorflow import (
     DistributedVariable,
     MirroredVariable,
     SyncOnReadVariable,
+    get_update_replica_id,
+    in_save_context,
 )
 
 _thread = threading.local()
@@ -253,11 +255,31 @@ for _name in (
 
 
 class ReplicaSyncOnReadVariable(_Scalar, SyncOnReadVariable):
-    """A variable of which each replica holds a share; outside replicas it is aggregated."""
+    """A variable of which each replica holds a share; outside replicas it is aggregated.
+
+    For `ONLY_FIRST_REPLICA` TensorFlow's class reads the first copy of the process; this class
+    reads that of rank 0, so that all ranks must read it, as they must what is summed.
+    """
+
+    def value(self) -> tf.Tensor:
+        """The calling replica's value; outside of replicas the value of all."""
+        replica = tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
+        if replica or get_update_replica_id() is not None or not self._is_that_of_rank_0():
+            return super().value()
+        return tf.convert_to_tensor(self._get_cross_replica())
 
     def _get_cross_replica(self) -> tf.Tensor:
         known = known_value(self)
-        return super()._get_cross_replica() if known is None else known
+        if known is not None:
+            return known
+        value = super()._get_cross_replica()
+        if not self._is_that_of_rank_0():
+            return value
+        return self.distribute_strategy.extended.of_first(value)
+
+    def _is_that_of_rank_0(self) -> bool:
+        first = self.aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA
+        return first and not (one_device.is_traced() or in_save_context())
 
 
 CLASS_MAPPING = {

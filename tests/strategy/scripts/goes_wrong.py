@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 
 sys.modules.update(sklearn=None, matplotlib=None)  # see `tests/lean.py`
@@ -82,6 +83,8 @@ def run():
         )
         options["devices"] = ["CPU:0", "CPU:1"]
     strategy = tfdp.DataParallelStrategy(**options)
+    if how.startswith("threads"):
+        in_threads(strategy)
     units = 5 if how == "shape" and guilty else 4
     with strategy.scope():
         layers = [keras.Input((3,)), keras.layers.Dense(units, name="hidden")]
@@ -105,6 +108,42 @@ def run():
         if not how.startswith("goes on from"):
             raise
         model.fit(np.ones_like(x), x[:, :1], batch_size=4, verbose=0)
+
+
+def in_threads(strategy):
+    """A thread makes a model, or trains one, and so does another meanwhile."""
+    errors, goes_on = [], threading.Event()
+    x = np.ones([64, 3], "float32")
+
+    class GoesOn(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            goes_on.set()
+
+    def made(units):
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(units)])
+            model.compile("sgd", "mse")
+        return model
+
+    def work(units):
+        try:
+            if how == "threads make models":
+                made(units)
+                goes_on.set()
+            else:
+                models[units].fit(x, x, batch_size=4, epochs=2000, verbose=0, callbacks=[GoesOn()])
+        except Exception as error:
+            errors.append(error)
+
+    models = {} if how == "threads make models" else {units: made(3) for units in (1, 2)}
+    turned = guilty and how != "threads train at once"
+    for units in (2, 1) if turned else (1, 2):
+        thread = threading.Thread(target=work, args=(units,), name=f"thread of {units}")
+        thread.start()
+        goes_on.wait(30)
+    thread.join(30)
+    if errors:
+        raise errors[0]
 
 
 def loop(strategy):

@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.cluster import threads
 from tfdp.errors import RankMismatchError
 from tfdp.keras_adapter.training import program_recording, same_rates
 from tfdp.recording import Recorder
@@ -94,6 +95,7 @@ def explained(strategy: Any) -> Iterator[None]:
             f"rank {' and '.join(others)} than on rank 0. Give all ranks the same dataset, in the "
             "same order: no `shard`, one seed for what shuffles, draws or generates. Or let each "
             "rank read examples of its own by `strategy.distribute_datasets_from_function(fn)`."
+            f"{threads.hint()}"
         ) from error
 
 

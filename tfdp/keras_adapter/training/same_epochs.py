@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from tfdp.cluster import threads
 from tfdp.errors import RankMismatchError
 from tfdp.keras_adapter.training import same_rates
 from tfdp.replicas import processes_of
@@ -55,4 +56,5 @@ def _stop_alone(rank: int, stops: Sequence[bool], epoch: int) -> RankMismatchErr
         f"is False on {go_on} and True on {stop}: {stop} would leave `fit` alone, and {go_on} "
         "would wait in the next epoch. Give the callback that sets it, EarlyStopping for example, "
         "to all ranks, and let it decide by what is the same on all, as logs are."
+        f"{threads.hint()}"
     )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdp.cluster import threads
 from tfdp.errors import RankMismatchError
 from tfdp.keras_adapter._keras import KerasVariable, rate_of_optimizer
 from tfdp.keras_adapter.gradients.nested_optimizers import optimizers_of
@@ -54,7 +55,7 @@ def differ(rank: int, name: str, by_rank: Sequence[int]) -> RankMismatchError:
     return RankMismatchError(
         f"Rank {rank}: {name} must be alike on all ranks, but it is {each}. Give the callback that "
         "sets it, ReduceLROnPlateau for example, to all ranks, and let it decide by what is the "
-        "same on all, as logs are."
+        f"same on all, as logs are.{threads.hint()}"
     )
 
 
