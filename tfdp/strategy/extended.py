@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.collectives import Choice, Probe, Reducer, random_states, rows
+from tfdp.collectives import Choice, Probe, Reducer, random_states, rows, summands
 from tfdp.keras_adapter.replica_functions import ReplicaFunction
 from tfdp.replicas import Exchange, ProcessGroup, Replicas, Replicated, one_device
 from tfdp.sharding import EvenCuts
@@ -202,7 +202,7 @@ class DataParallelExtended(Inputs, Replicated):
 
         All processes must call it.
         """
-        wide = tf.float64 if variable.dtype == tf.float64 else tf.float32
+        wide = summands.precise(variable.dtype)
         own = tf.add_n([tf.cast(copy, wide) for copy in variable.values])
         (total,) = self._between.sums([own])
         return tf.cast(divide(total, self.num_replicas), variable.dtype)
@@ -372,6 +372,8 @@ class DataParallelExtended(Inputs, Replicated):
         mean = reduce_op == tf.distribute.ReduceOp.MEAN
         if isinstance(value, Mirrored) and mean:
             return value
+        if isinstance(value, DistributedValues) and tf.is_tensor(value.values[0]):
+            summands.check(value.values[0].dtype)
         if isinstance(value, Mirrored) or self.processes.world_size == 1:
             # TensorFlow's method handles nests, and numbers that are no replica's own.
             return super()._reduce_to(reduce_op, value, destinations, options)

@@ -80,7 +80,8 @@ def placement(kwargs: dict[str, Any]) -> dict[str, Any]:
     """Returns `kwargs` for a variable's creation, as `summed_on_read` and `averaged_on_read` do."""
     summed, averaged = (getattr(_thread, name, False) for name in ("summed", "averaged"))
     dtype = kwargs.get("dtype")
-    counts = dtype is not None and not tf.as_dtype(dtype).is_floating
+    number = tf.as_dtype(dtype or tf.float32)
+    counts = not (number.is_floating or number.is_complex)
     if not (summed or averaged) or (averaged and counts):
         return kwargs  # a whole number, of which there is no mean, is a count that all have alike
     how = tf.VariableAggregation
@@ -216,7 +217,7 @@ class ReplicaMirroredVariable(_Scalar, MirroredVariable):
         if tf.executing_eagerly():
             count = tf.cast(context.num_replicas_in_sync, value.dtype)
             total, own = context.all_reduce("SUM", value), value * count
-            alike = np.allclose(np.asarray(total, "float64"), np.asarray(own, "float64"))
+            alike = np.allclose(np.asarray(total, "complex128"), np.asarray(own, "complex128"))
             if not alike:
                 raise ValueError(
                     f"What replicas write into {self.name!r}, a variable with aggregation SUM, "
