@@ -71,6 +71,11 @@ from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 # The initial value of a variable that is restored from a checkpoint.
 from tensorflow.python.trackable.base import CheckpointInitialValue
 
+from tfdp.hooks import Attribute
+
+# How a variable's copies are read as one. Its constructor takes no mean of complex numbers.
+aggregation_of_variable = Attribute(DistributedVariable, "_aggregation")
+
 __all__ = [
     "VARIABLE_POLICY_MAPPING",
     "CheckpointInitialValue",
@@ -91,6 +96,7 @@ __all__ = [
     "SingleDevice",
     "SyncOnReadVariable",
     "UninitializedVariable",
+    "aggregation_of_variable",
     "compute_batch_size",
     "control_status_ctx",
     "create_mirrored_variable",

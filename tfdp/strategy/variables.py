@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from tfdp.strategy._tensorflow import (
     DistributedVariable,
     MirroredVariable,
     SyncOnReadVariable,
+    aggregation_of_variable,
 )
 
 _thread = threading.local()
@@ -255,6 +256,19 @@ for _name in (
 
 class ReplicaSyncOnReadVariable(_Scalar, SyncOnReadVariable):
     """A variable of which each replica holds a share; outside replicas it is aggregated."""
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        values: Sequence[tf.Variable],
+        aggregation: tf.VariableAggregation,
+    ) -> None:
+        # TensorFlow refuses a mean of what is not real, and computes that of complex numbers.
+        of_complex = values[0].dtype.is_complex
+        super().__init__(
+            strategy, values, tf.VariableAggregation.SUM if of_complex else aggregation
+        )
+        aggregation_of_variable.set(self, aggregation)
 
     def _get_cross_replica(self) -> tf.Tensor:
         known = known_value(self)
