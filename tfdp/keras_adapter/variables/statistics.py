@@ -84,7 +84,17 @@ def _write_all(step: Step, variables: Sequence[Variable], total: tf.Tensor) -> N
 
 
 def _summed_as(dtype: tf.DType) -> tf.DType:
-    """Returns the dtype in which a variable's values are summed."""
+    """Returns the dtype in which a variable's values are summed.
+
+    Raises:
+      TypeError: They are texts.
+    """
+    if dtype == tf.string:
+        raise TypeError(
+            "What replicas write into a Keras variable in `strategy.run` must be numbers or "
+            "booleans, of which one value is made for all, but received string. Call the function "
+            "by `strategy.partitioned`, or write the variable outside of `strategy.run`."
+        )
     if dtype.is_integer or dtype.is_bool:
         return tf.int32 if dtype.size < 4 or dtype == tf.int32 else tf.int64
     return summands.precise(dtype)
