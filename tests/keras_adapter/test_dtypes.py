@@ -124,7 +124,7 @@ def fitted(build, folder, **options):
 def gone_on(build, folder):
     """Trained in two runs, of which the second goes on from the first one's checkpoint."""
     steps = []
-    counting = keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_: steps.append(1))
+    counting = keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_, **__: steps.append(1))
     for epochs in (1, 2):
         harness.start_over()
         with harness.strategy(2).scope():
