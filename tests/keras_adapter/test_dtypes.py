@@ -53,16 +53,13 @@ class OfEveryDtype(keras.layers.Layer):
         def start(shape, dtype):
             return in_dtype(START, dtype)
 
-        def nothing(shape, dtype):
-            return tf.fill(shape, "") if dtype == "string" else tf.zeros(shape, dtype)
-
         self.own = [variable(dtype, "weight", start) for dtype in self.of_weights]
         self.states = [variable(d, "state", nothing, trainable=False) for d in self.of_states]
 
     def call(self, x):
         total = tf.reduce_sum(tf.cast(x, tf.float64), 0)
         for state in self.states:
-            state.assign(self.later(state.value, total))
+            state.assign(later(state.value, total))
         return tf.concat([tf.cast(self.of_weight(x, weight), tf.float32) for weight in self.own], 1)
 
     @staticmethod
@@ -72,16 +69,40 @@ class OfEveryDtype(keras.layers.Layer):
             product = 0.3 * tf.math.real(product) ** 2 + tf.math.imag(product)
         return tf.reduce_sum(product, 1, keepdims=True)
 
-    @staticmethod
-    def later(state, total):
-        """What a state becomes with a batch; exact in every dtype."""
-        if state.dtype == tf.bool:
-            return tf.not_equal(state, total > 0)
-        if state.dtype == tf.string:
-            return tf.strings.join([state, tf.as_string(total, precision=2)], " ")
-        if state.dtype.is_complex:
-            return state + tf.cast(tf.complex(total, 2 * total), state.dtype)
-        return state + tf.cast(4 * total, state.dtype)
+
+def later(state, total):
+    """What a state becomes with a batch; exact in every dtype."""
+    if state.dtype == tf.bool:
+        return tf.not_equal(state, total > 0)
+    if state.dtype == tf.string:
+        return tf.strings.join([state, tf.as_string(total, precision=2)], " ")
+    if state.dtype.is_complex:
+        return state + tf.cast(tf.complex(total, 2 * total), state.dtype)
+    return state + tf.cast(4 * total, state.dtype)
+
+
+def nothing(shape, dtype):
+    return tf.fill(shape, "") if dtype == "string" else tf.zeros(shape, dtype)
+
+
+class MetricOfEveryDtype(keras.metrics.Metric):
+    """Keeps the targets' sum in each dtype."""
+
+    def __init__(self, states=tuple(STATES)):
+        super().__init__(name="of_every_dtype")
+        self.states = [self.add_variable([], nothing, d, name=f"metric_{d}") for d in states]
+
+    def reset_state(self):
+        for state in self.states:
+            state.assign(nothing([], state.dtype))
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        total = tf.reduce_sum(tf.cast(y_true, tf.float64))
+        for state in self.states:
+            state.assign(later(state.value, total))
+
+    def result(self):
+        return tf.zeros([])
 
 
 def batches():
@@ -94,14 +115,15 @@ def dataset(batches):
     return functools.reduce(tf.data.Dataset.concatenate, parts)
 
 
-def built(*of, momentum=0.5):
+def built(*of):
     model = keras.Sequential([keras.Input((4,)), OfEveryDtype(*of)])
-    model.compile(SGD(0.05, momentum=momentum), "mse")
+    model.compile(SGD(0.05, momentum=0.5), "mse", metrics=[] if of else [MetricOfEveryDtype()])
     return model
 
 
 def values(model):
-    variables = [*model.variables, *model.optimizer.variables]
+    of_metrics = [v for v in model.metrics_variables if "metric_" in v.path]  # not of the losses
+    variables = [*model.variables, *model.optimizer.variables, *of_metrics]
     for variable in variables:
         is_own = variable.value.synchronization == tf.VariableSynchronization.ON_READ
         copies = [] if is_own or harness.is_parted(variable) else harness.components(variable)
@@ -220,7 +242,9 @@ def test_every_dtype_is_trained_as_on_one_device(path, tmp_path):
     harness.start_over()
     build = built if path in OF_STATES else functools.partial(built, tuple(WEIGHTS), ())
     found = values(PATHS[path](build, tmp_path))
-    assert found.keys() == {n for n in expected if path in OF_STATES or not n.startswith("state")}
+    kinds = ["weight"] + (["state"] if build is built else [])
+    kinds += ["metric"] if build is built and path != "partitioned" else []
+    assert found.keys() >= {name for name in expected if name.split("_")[0] in kinds}
     rounded, tolerance = ROUNDED.get(path, ((), 0.0))
     for name, actual in found.items():
         wanted = expected[name]
@@ -323,7 +347,7 @@ def test_what_replicas_write_by_themselves_becomes_one_value(graph):
         number = tf.distribute.get_replica_context().replica_id_in_sync_group
         total = tf.constant(share) * tf.cast(1 + number, tf.float64)
         for state in layer.states:
-            state.assign(layer.later(state.value, total))
+            state.assign(later(state.value, total))
 
     (tf.function(strategy.run) if graph else strategy.run)(step)
     for state in layer.states:
@@ -343,3 +367,12 @@ def test_texts_that_replicas_write_by_themselves_are_refused():
         layer.build((None, 4))
     with pytest.raises(TypeError, match=r"must be numbers or booleans.*strategy\.partitioned"):
         tf.function(strategy.run)(lambda: layer.states[0].assign(["a"] * 4))
+
+
+@pytest.mark.parametrize(("dtype", "told"), [("bool", "bool. Cast"), ("string", "string. Gather")])
+def test_flags_and_texts_of_metrics_that_replicas_update_by_themselves_are_refused(dtype, told):
+    strategy = harness.strategy(2)
+    with strategy.scope():
+        metric = MetricOfEveryDtype((dtype,))
+    with pytest.raises(TypeError, match=f"must be numbers, but received a tensor of {told}"):
+        tf.function(strategy.run)(lambda: metric.update_state(tf.ones([2]), None))

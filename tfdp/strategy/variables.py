@@ -78,14 +78,18 @@ def is_made_alone() -> bool:
 
 
 def placement(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Returns `kwargs` for a variable's creation, as `summed_on_read` and `averaged_on_read` do."""
+    """Returns `kwargs` for a variable's creation, as `summed_on_read` and `averaged_on_read` do.
+
+    A metric's flags and texts have no sum: all replicas have one value, and none has a share.
+    """
+    how = tf.VariableAggregation
     summed, averaged = (getattr(_thread, name, False) for name in ("summed", "averaged"))
-    dtype = kwargs.get("dtype")
-    number = tf.as_dtype(dtype or tf.float32)
-    counts = not (number.is_floating or number.is_complex)
+    dtype = tf.as_dtype(kwargs.get("dtype") or tf.float32)
+    if dtype in (tf.bool, tf.string) and kwargs.get("aggregation") == how.SUM:
+        return kwargs | {"synchronization": tf.VariableSynchronization.ON_WRITE}
+    counts = not (dtype.is_floating or dtype.is_complex)
     if not (summed or averaged) or (averaged and counts):
         return kwargs  # a whole number, of which there is no mean, is a count that all have alike
-    how = tf.VariableAggregation
     return kwargs | {
         "synchronization": tf.VariableSynchronization.ON_READ,
         "aggregation": how.SUM if summed else how.MEAN,
