@@ -121,7 +121,8 @@ def array_of(content: bytes, about: Mapping[str, Any]) -> np.ndarray:
     """
     dtype = _dtype(about)
     if dtype is object:
-        return np.reshape(tf.io.parse_tensor(content, tf.string).numpy(), about["shape"])
+        texts = tf.io.parse_tensor(content, tf.string).numpy()
+        return np.array(texts, dtype).reshape(about["shape"])
     return np.frombuffer(content, dtype).reshape(about["shape"])
 
 

@@ -244,7 +244,8 @@ def assign(
 
 
 def _copy(value: tf.Variable) -> np.ndarray:
-    return np.array(tf.convert_to_tensor(value))
+    tensor = tf.convert_to_tensor(value)
+    return np.array(tensor.numpy(), tensor.dtype.as_numpy_dtype)  # one text is no array
 
 
 def _differs(value: Any) -> bool:
