@@ -37,6 +37,10 @@ def test_half_precision_is_summed_in_float32(dtype):
     assert (float(ones), ones.dtype) == (32.0, tf.float32)
 
 
+def test_a_norm_of_complex_numbers_is_that_of_their_moduli():
+    assert float(norm(tf.constant([3 + 4j, -12j], tf.complex64))) == 13.0
+
+
 def test_a_norm_of_what_is_not_finite_is_not_finite():
     assert np.isnan(norm(tf.constant([1.0, np.nan])))
     assert np.isinf(norm(tf.constant([1.0, -np.inf])))

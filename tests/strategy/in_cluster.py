@@ -24,6 +24,7 @@ import tiers
 from keras.saving import load_model as load_model_by_name
 from keras.saving import load_weights as load_weights_by_name
 from strategy import test_cross_replica as cross_replica
+from strategy import test_data_parallel_reduce as reductions
 from strategy import test_irregular as irregular
 
 import tfdp
@@ -288,6 +289,12 @@ def test_replicas_sum_tensors_and_slices(strategy, graph):
         np.testing.assert_array_equal(value, [[0, 0], [expected] * 2, [0, 0]])
 
 
+@pytest.mark.parametrize("graph", [True, False], ids=["in a graph", "eagerly"])
+def test_replicas_sum_numbers_of_every_dtype_and_nothing_else(strategy, graph):
+    reductions.assert_sums(strategy, strategy.num_replicas_in_sync, graph)
+    reductions.assert_refused(strategy, True, "bool", graph)
+
+
 @pytest.mark.parametrize(
     "name",
     tiers.cases(sorted({*tfdp.topology.names()} - {"native"}), ["ring"]),
@@ -302,6 +309,7 @@ def test_every_topology_sums_every_dtype_and_gives_the_same_bits(name, board):
             context = tf.distribute.get_replica_context()
             own = tf.range(7) + context.replica_id_in_sync_group
             dtypes = [tf.float32, tf.float64, tf.float16, tf.bfloat16, tf.int32, tf.int64]
+            dtypes += [tf.complex64, tf.int8]
             odd = tf.sin(tf.cast(own, tf.float32))  # sums are rounded
             large = tf.tile(odd, [2**19])  # travels in slices
             values = [*(tf.cast(own, dtype) for dtype in dtypes), odd, large]
@@ -317,7 +325,7 @@ def test_every_topology_sums_every_dtype_and_gives_the_same_bits(name, board):
         expected = np.arange(7) * count + sum(range(count))
         for copies in whole:
             for copy in copies:
-                np.testing.assert_array_equal(copy.astype("float64"), expected)
+                np.testing.assert_array_equal(copy.astype("complex128"), expected)
         exact = sum(np.sin(np.arange(7.0) + r) for r in range(count))
         np.testing.assert_allclose(large[0], np.tile(exact, 2**19), atol=1e-5)
         bits = [hash(copy.tobytes()) for copy in odd + large]

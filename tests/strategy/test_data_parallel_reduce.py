@@ -56,7 +56,6 @@ def _reducible():
         "a variable": variable,
         "what run returns": lambda strategy: strategy.run(lambda: tf.constant([1.0, 3.0])),
         "what a replica reads": lambda strategy: strategy.run(variable(strategy).read_value),
-        "strings": lambda strategy: strategy.run(lambda: tf.constant(["a"])),
         "None": lambda strategy: None,
     }
 
@@ -104,3 +103,89 @@ def test_reduce_and_gather_belong_to_the_cross_replica_context():
     ):
         with pytest.raises(RuntimeError, match="cross-replica context"):
             strategy.run(call)
+
+
+# A value of each replica: sums of whole numbers leave the range of all but the widest.
+WIDE = {"int64": 2**53 + 1, "uint64": 2**63 + 1}
+NUMBERS = {
+    **{dtype: [0.5, -3, 100] for dtype in ("float16", "bfloat16", "float32", "float64")},
+    **{dtype: [0.5 + 2j, -3j, 100] for dtype in ("complex64", "complex128")},
+    **{
+        dtype: [1, 3, WIDE.get(dtype, 100)]
+        for dtype in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+    },
+}
+
+
+def of_replica(dtype, rank):
+    numbers = np.array(NUMBERS[dtype], tf.as_dtype(dtype).as_numpy_dtype)
+    return tf.constant(numbers) * tf.cast(1 + rank, dtype)
+
+
+def assert_sums(strategy, replicas, graph):
+    """Asserts sums and means of every dtype, of replicas and of what they return."""
+
+    def step():
+        def reduced():
+            context = tf.distribute.get_replica_context()
+            rank = context.replica_id_in_sync_group
+            own = {dtype: of_replica(dtype, rank) for dtype in NUMBERS}
+            rows = tf.IndexedSlices(own["complex64"][:, None], [0, 2, 0], tf.constant([3, 1]))
+            sums, means = (context.all_reduce(op, own) for op in (SUM, MEAN))
+            return own, sums, means, tf.convert_to_tensor(context.all_reduce(SUM, rows))
+
+        own, *found, rows = strategy.run(reduced)
+        return [*found, *(strategy.reduce(op, own, axis=None) for op in (SUM, MEAN)), rows]
+
+    sums, means, own_sums, own_means, rows = (tf.function(step) if graph else step)()
+    for dtype in NUMBERS:
+        numpy_type = tf.as_dtype(dtype).as_numpy_dtype
+        factor = np.array(replicas * (replicas + 1) // 2).astype(numpy_type)
+        with np.errstate(over="ignore"):
+            total = np.array(NUMBERS[dtype], numpy_type) * factor
+        wide = total.astype("complex128" if total.dtype.kind == "c" else "float64")
+        for found, wanted in ((sums, total), (means, wide / replicas)):
+            for own in strategy.experimental_local_results(found[dtype]):
+                assert_number(own, wanted, dtype)
+        assert_number(own_sums[dtype], total, dtype)
+        assert_number(own_means[dtype], wide / replicas, dtype)
+        if dtype == "complex64":
+            for own in strategy.experimental_local_results(rows):
+                np.testing.assert_array_equal(own, [[total[0] + total[2]], [0], [total[1]]])
+
+
+def assert_number(found, wanted, dtype):
+    found = found.numpy()
+    if found.dtype == wanted.dtype:
+        np.testing.assert_array_equal(found, wanted, dtype)
+    else:  # a mean
+        epsilon = {"float16": 2**-10, "bfloat16": 2**-7}.get(dtype, 1e-6)
+        np.testing.assert_allclose(found.astype(wanted.dtype), wanted, epsilon, err_msg=dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("topology", ["native", pytest.param("ring", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("graph", [True, False], ids=["in a graph", "eagerly"])
+def test_numbers_of_every_dtype_are_summed_as_on_one_device(topology, graph):
+    assert_sums(harness.strategy(3, topology=topology), 3, graph)
+
+
+def assert_refused(strategy, value, told, graph):
+    def together():
+        return tf.distribute.get_replica_context().all_reduce(SUM, tf.constant(value))
+
+    def apart():
+        return strategy.reduce(SUM, strategy.run(lambda: tf.constant(value)), axis=None)
+
+    for reduce in (lambda: strategy.run(together), apart):
+        with pytest.raises(TypeError, match=f"must be numbers, but received a tensor of {told}"):
+            (tf.function(reduce) if graph else reduce)()
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(True, r"bool\. Cast .*tf\.cast\(value, tf\.int32\)"), ("a", "string. Gather")],
+)
+@pytest.mark.parametrize("graph", [True, False], ids=["in a graph", "eagerly"])
+def test_what_is_no_number_is_not_summed(value, told, graph):
+    assert_refused(harness.strategy(2), value, told, graph)

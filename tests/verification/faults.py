@@ -82,6 +82,26 @@ class Seeing(keras.layers.Layer):
         return x
 
 
+class SeeingOtherwise(keras.layers.Layer):
+    """Keeps the number of replicas as an imaginary part, or as a text."""
+
+    def __init__(self, kept, **kwargs):
+        super().__init__(**kwargs)
+        self.kept, self.replicas = kept, replicas()
+
+    def build(self, shape):
+        start = tf.fill([], "") if self.kept == "string" else tf.zeros([], self.kept)
+        self.seen = self.add_weight(
+            [], lambda *_, **__: start, self.kept, name="seen", trainable=False
+        )
+
+    def call(self, x):
+        is_text = self.kept == "string"
+        seen = tf.as_string(self.replicas) if is_text else tf.complex(1.0, 1.0 * self.replicas)
+        self.seen.assign(seen)
+        return x
+
+
 def share_of_loss():
     """A loss that is divided by the number of replicas."""
     count = replicas()
@@ -160,6 +180,13 @@ FAULTS = {
     "state": Fault(
         lambda: dense(Seeing(name="own")), "layer state", "`own/seen`", Seeing, "layer keeps"
     ),
+    **{
+        f"state of {kept}": Fault(
+            lambda kept=kept: dense(SeeingOtherwise(kept, name="own")),
+            *("layer state", "`own/seen`", SeeingOtherwise, "layer keeps"),
+        )
+        for kept in ("complex64", "string")
+    },
     "loss": Fault(
         lambda: dense(loss=share_of_loss()), "loss", "`share`", share_of_loss(), "the loss does not"
     ),

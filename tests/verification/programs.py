@@ -45,6 +45,24 @@ def compiled():
     return dense(jit_compile=True)
 
 
+class Turned(keras.layers.Layer):
+    """Turns inputs in the complex plane."""
+
+    def build(self, shape):
+        def one(shape, dtype):
+            return tf.complex(tf.ones(shape), 0.5 * tf.ones(shape))
+
+        self.turn = self.add_weight([shape[-1]], one, "complex64", name="turn")
+
+    def call(self, x):
+        turned = tf.cast(x, tf.complex64) * self.turn
+        return tf.math.real(turned) ** 2 + tf.math.imag(turned)
+
+
+def turned():
+    return dense(Turned())
+
+
 def eager():
     return dense(keras.layers.Dropout(0.5), run_eagerly=True)
 

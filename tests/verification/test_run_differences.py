@@ -25,6 +25,17 @@ def test_whole_numbers_agree_or_do_not():
     a, b = array(10**6, dtype="int64"), array(10**6 + 1, dtype="int64")
     assert run_differences.difference(a, a, 1e6) == 0.0
     assert run_differences.difference(a, b, 1e6) == 1.0
+    c, d = array(2**53, dtype="int64"), array(2**53 + 1, dtype="int64")
+    assert run_differences.difference(c, d, 2.0**53) == 1.0
+
+
+def test_complex_numbers_differ_by_both_parts_and_texts_wholly():
+    a, b = array(3 + 4j, dtype="complex64"), array(3 + 3j, dtype="complex64")
+    assert run_differences.largest([a, b, array(b"much", dtype=object)]) == 5.0
+    assert run_differences.difference(a, b, 5.0) == 0.2
+    one, other = array(b"a", b"b", dtype=object), array(b"a", b"c", dtype=object)
+    assert run_differences.difference(one, one, 0.0) == 0.0
+    assert run_differences.difference(one, other, 0.0) == np.inf
 
 
 def test_weights_are_measured_by_the_largest_and_slots_by_those_of_their_kind():

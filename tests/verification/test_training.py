@@ -34,6 +34,13 @@ def test_weights_move_by_a_unit_of_the_dtype_that_they_are_computed_in(build, un
     assert all(not offset.any() for path, offset in offsets.items() if path not in kernels)
 
 
+def test_both_parts_of_complex_weights_move():
+    before = train(program(programs.turned)).steps[0]["weights", "turned/turn"][0]
+    offset = train(program(programs.turned), move=1).offsets["turned/turn"]
+    for part, of in ((offset.real, before.real), (offset.imag, before.imag)):
+        np.testing.assert_allclose(np.abs(part), np.spacing(np.abs(of)))
+
+
 def test_layers_outputs_are_kept_of_the_step_that_is_watched_and_in_order():
     calls = train(program(lambda: faults.dense(keras.layers.Dropout(0.5))), watch=1).calls
     paths = [call.path for call in calls.in_order()]

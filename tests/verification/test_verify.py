@@ -24,7 +24,7 @@ def verified(build, batches=None, replicas=2, **options):
     return tfdp.verify(build, batches, strategy=harness.strategy(replicas), **options)
 
 
-TELLING_FAULTS = {"layer", "gradients", "update"}
+TELLING_FAULTS = {"layer", "gradients", "update", "state of complex64"}
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,7 @@ RIGHT = [
         for build in (
             programs.accumulating,
             *(programs.half_precision, programs.adversaries, programs.compiled),
+            programs.turned,
             *(programs.eager, programs.lazy, programs.scaled),
         )
     ),

@@ -48,9 +48,10 @@ def write(
     described = {}
     with _opened(path) as opened, zipfile.ZipFile(opened, "w") as file:
         for name, array in arrays:
-            described[name] = {"dtype": array.dtype.name, "shape": list(array.shape)}
+            dtype = tf.as_dtype(array.dtype).name
+            described[name] = {"dtype": dtype, "shape": list(array.shape)}
             with file.open(name, "w", force_zip64=True) as part:
-                part.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+                part.write(content_of(array))
         text = json.dumps({**manifest, "format": FORMAT, "arrays": described})
         file.writestr(_MANIFEST, text)
 
@@ -101,13 +102,28 @@ class Arrays(Mapping[str, np.ndarray]):
         self._file.close()
 
 
+def content_of(array: np.ndarray) -> Any:
+    """Returns the bytes that a file holds of an array; they are the array's own where it has any.
+
+    >>> bytes(content_of(np.array([1, 2], "uint8")))
+    b'\\x01\\x02'
+    """
+    if array.dtype == object:  # texts, of which NumPy has addresses
+        return tf.io.serialize_tensor(tf.constant(array, tf.string)).numpy()
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
 def array_of(content: bytes, about: Mapping[str, Any]) -> np.ndarray:
     """Returns an array of what a file holds of it; it cannot be written to.
 
     >>> array_of(bytes(8), {"dtype": "float32", "shape": [1, 2]})
     array([[0., 0.]], dtype=float32)
     """
-    return np.frombuffer(content, _dtype(about)).reshape(about["shape"])
+    dtype = _dtype(about)
+    if dtype is object:
+        texts = tf.io.parse_tensor(content, tf.string).numpy()
+        return np.array(texts, dtype).reshape(about["shape"])
+    return np.frombuffer(content, dtype).reshape(about["shape"])
 
 
 def stand_ins(described: Mapping[str, Any]) -> dict[str, np.ndarray]:

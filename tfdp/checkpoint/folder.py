@@ -126,7 +126,7 @@ class ArraysOfFirst(Mapping[str, np.ndarray]):
             content = self._processes.from_first(subject).payload
             return archive.array_of(content, self._described[name])
         array = self._own[name]
-        self._processes.from_first(subject, payload=array.tobytes())
+        self._processes.from_first(subject, payload=bytes(archive.content_of(array)))
         return array
 
     def __iter__(self) -> Iterator[str]:

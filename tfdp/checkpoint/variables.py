@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdp.checkpoint import archive
 from tfdp.replicas import ProcessGroup, cut_of
 from tfdp.sharding import Cut
 
@@ -167,7 +168,7 @@ def wholes(
     for name in list(kept):
         own, cut = kept[name].own, kept.pop(name).cut
         if cut is not None and processes.world_size > 1:
-            parts = processes.bring_to_first(f"{name} of {key}", own.tobytes())
+            parts = processes.bring_to_first(f"{name} of {key}", bytes(archive.content_of(own)))
             if processes.rank != 0:
                 continue
             own = _joined(parts, cut, own.dtype)
@@ -177,7 +178,8 @@ def wholes(
 def _joined(parts: Sequence[bytes], cut: Cut, dtype: np.dtype) -> np.ndarray:
     whole = np.empty(cut.shape, dtype)
     for rank, part in enumerate(parts):
-        whole[cut.index(rank)] = np.frombuffer(part, dtype).reshape(cut.part_shape(rank))
+        about = {"dtype": dtype, "shape": cut.part_shape(rank)}
+        whole[cut.index(rank)] = archive.array_of(part, about)
     return whole
 
 
@@ -207,7 +209,7 @@ def difference(model: Any, saved: Mapping[str, np.ndarray]) -> str | None:
         by_each = _differs(value) or _accumulates(value)
         shape = saved[name].shape[by_each and saved[name].ndim > len(value.shape) :]
         here = f"{value.dtype.name}{list(value.shape)}"
-        there = f"{saved[name].dtype.name}{list(shape)}"
+        there = f"{tf.as_dtype(saved[name].dtype).name}{list(shape)}"
         if here != there:
             return f"{getattr(variable, 'path', value.name)!r} is {here}, and there {there}"
     return None
@@ -242,7 +244,8 @@ def assign(
 
 
 def _copy(value: tf.Variable) -> np.ndarray:
-    return np.array(tf.convert_to_tensor(value))
+    tensor = tf.convert_to_tensor(value)
+    return np.array(tensor.numpy(), tensor.dtype.as_numpy_dtype)  # one text is no array
 
 
 def _differs(value: Any) -> bool:

@@ -1,6 +1,6 @@
 """Sums and gathers between replicas, made of an engine's primitives, and the processes' board."""
 
-from tfdp.collectives import text_rows
+from tfdp.collectives import summands, text_rows
 from tfdp.collectives.agreement import Agreement
 from tfdp.collectives.engine_choice import Choice, check_name, choose
 from tfdp.collectives.probing import Probe
@@ -27,5 +27,6 @@ __all__ = [
     "join",
     "joined",
     "map_values",
+    "summands",
     "text_rows",
 ]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from tfdp import bucketing
-from tfdp.collectives import parts, rows, slices
+from tfdp.collectives import parts, rows, slices, summands
 from tfdp.collectives.packing import packed, unpacked
 from tfdp.collectives.sent_bytes import SentBytes
 from tfdp.collectives.transport import Compress, CompressBucket, Transport
@@ -19,8 +19,6 @@ from tfdp.sharding import Cut
 from tfdp.topology import Auto, Exchange, Native, Schedule, Topology, Transfer
 from tfdp.topology.costs import cost
 from tfdp.topology.steps import ranks_of_hosts
-
-_SUMMABLE = (tf.float32, tf.float64, tf.float16, tf.bfloat16, tf.int32, tf.int64)
 
 
 class Reducer:
@@ -77,7 +75,7 @@ class Reducer:
         otherwise. Gathering sends n times the rows of the replica with the most.
 
         Args:
-          values: Dense tensors, or IndexedSlices.
+          values: Dense tensors, or IndexedSlices, of numbers.
           rank: The caller's rank.
           merge_rows: Whether slices may be summed by row before they travel; see
             `slices.all_reduce`.
@@ -91,7 +89,7 @@ class Reducer:
         sparse: dict[int, Transport] = {}
         for index, value in enumerate(values):
             if not isinstance(value, tf.IndexedSlices):
-                results[index] = _summable(tf.convert_to_tensor(value))
+                results[index] = tf.convert_to_tensor(value)
                 dense.append(index)
         tables = [index for index, each in enumerate(values) if isinstance(each, tf.IndexedSlices)]
         indices = [values[index].indices for index in tables]
@@ -224,9 +222,9 @@ class Reducer:
         results = list(tensors)
         for members in self._buckets(tensors):
             own = [tensors[index] for index in members]
-            bucket = packed(own)
+            bucket = summands.as_summed(packed(own))
             total = self._engine.exchange(Schedule((exchange,)), [exchange], bucket)
-            sums = unpacked(total, own)
+            sums = unpacked(summands.as_before(total, own[0].dtype), own)
             for index, tensor in zip(members, sums, strict=True):
                 results[index] = tensor
             sent = functools.partial(int, _bytes(bucket) * len(distances))
@@ -235,8 +233,7 @@ class Reducer:
 
     def broadcast(self, value: tf.Tensor, rank: int) -> tf.Tensor:
         """Returns rank 0's `value` on every replica, for numbers and booleans."""
-        small = value.dtype.is_bool or (value.dtype.is_integer and value.dtype.size < 4)
-        as_number = tf.cast(value, tf.int32) if small else value
+        as_number = tf.cast(value, tf.int32) if value.dtype.is_bool else value
         own = as_number if rank == 0 else tf.zeros_like(as_number)
         (summed,) = self.all_reduce([own], rank)
         return tf.cast(summed, value.dtype)
@@ -313,7 +310,6 @@ class Reducer:
         if value.indices is not announced.indices:  # a compression sends other rows
             (announced,) = slices.announce(engine, [value.indices], merge_rows)
         if merge_rows:
-            _summable(value.values)
             sum_dense = functools.partial(self._run_schedule, rank=rank)
             return slices.all_reduce(engine, value, announced, sum_dense)
         return slices.gather(engine, value, announced)
@@ -377,16 +373,6 @@ class Reducer:
 
     def _schedule(self, size_bytes: int) -> Schedule:
         return self._topology.schedule(self._engine.world_size, self._hosts, size_bytes)
-
-
-def _summable(tensor: tf.Tensor) -> tf.Tensor:
-    if tensor.dtype not in _SUMMABLE:
-        raise TypeError(
-            f"What is summed over replicas must be {', '.join(d.name for d in _SUMMABLE)}, but "
-            f"received a tensor of {tensor.dtype.name}. Cast it first, such as to int32, or the "
-            "parts of a complex number to float32."
-        )
-    return tensor
 
 
 def _bytes(tensor: tf.Tensor) -> int:

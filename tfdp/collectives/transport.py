@@ -8,7 +8,7 @@ from typing import TypeAlias, TypeVar
 
 import tensorflow as tf
 
-from tfdp.collectives import slices
+from tfdp.collectives import slices, summands
 
 # Tensors, or nests of them.
 _Tensors = TypeVar("_Tensors")
@@ -18,7 +18,7 @@ class Transport:
     """Sends what stands for a bucket or for slices, and notes what that is.
 
     Attributes:
-      sent: The values that were summed, in their order.
+      sent: The values that were summed, in their order, as they travelled.
       gathered: The tensors that were sent to all replicas, in their order.
       exchanged: The tensors whose rows were sent to one replica each, in their order.
       rank: The caller's number among the replicas.
@@ -71,10 +71,14 @@ class Transport:
         """Returns the sum of `value` over all replicas.
 
         Args:
-          value: A tensor, or IndexedSlices, whose sum holds the rows of all replicas.
+          value: A tensor of numbers, or IndexedSlices, whose sum holds the rows of all replicas.
+
+        Raises:
+          TypeError: The value holds no numbers.
         """
-        self.sent.append(value)
-        return self._sum(value)
+        number = summands.as_summed(value)
+        self.sent.append(number)
+        return summands.as_before(self._sum(number), value.dtype)
 
     def gather(self, tensor: tf.Tensor) -> tf.Tensor:
         """Returns the tensors of all replicas, a row for each, in their order.

@@ -173,8 +173,3 @@ def entered(step: Step) -> Iterator[None]:
         yield
     finally:
         _thread.step = outer
-
-
-def at_least_float32(dtype: Any) -> tf.DType:
-    """Returns the dtype in which `dtype` is summed: float64 for float64, else float32."""
-    return tf.float64 if tf.as_dtype(dtype) == tf.float64 else tf.float32

@@ -90,9 +90,21 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
         return None if patterns is None else list(patterns)
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Determines which variables decay, and which are adapted."""
+        """Determines which variables decay, and which are adapted.
+
+        Raises:
+          TypeError: A variable is complex, for which neither LARS nor LAMB is defined.
+        """
         if self.built:
             return
+        for variable in variables:
+            if tf.as_dtype(variable.dtype).is_complex:
+                raise TypeError(
+                    f"{type(self).__name__} must be given real variables, but "
+                    f"{variable.path!r} is of {tf.as_dtype(variable.dtype).name}. Use a "
+                    "`keras.optimizers.MultiOptimizer` with SGD for complex ones, or weights of "
+                    "real and imaginary parts."
+                )
         left_out = {
             name: exclusions.excluded(name, patterns, variables, lenient=self._is_loaded)
             for name, patterns in self.exclusions.items()

@@ -15,17 +15,20 @@ Bounds = tuple[float, float] | None
 def square_norm(tensor: tf.Tensor) -> tf.Tensor:
     """Returns the sum of squares.
 
-    Half precision is summed in float32: squares of float16 overflow at 256.
+    Half precision is summed in float32: squares of float16 overflow at 256. Of complex numbers it
+    is the sum of squared moduli.
 
     Args:
-      tensor: A tensor of any shape; float16, bfloat16, float32 or float64.
+      tensor: A tensor of any shape; float16, bfloat16, float32 or float64, or complex.
 
     Returns:
-      A scalar: float64 for float64, else float32.
+      A scalar: float64 for float64 and complex128, else float32.
 
     >>> float(square_norm(tf.fill([2, 2], tf.constant(300.0, tf.float16))))
     360000.0
     """
+    if tensor.dtype.is_complex:
+        tensor = tf.bitcast(tensor, tensor.dtype.real_dtype)
     if tensor.dtype != tf.float64:
         tensor = tf.cast(tensor, tf.float32)
     # One kernel reads the tensor once; `tf.square` would write its squares and read them again.

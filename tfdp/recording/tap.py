@@ -90,7 +90,8 @@ class Tap:
         """
         if not self._on_gpu or not tensors or tf.executing_eagerly():
             return tensors
-        heads = [tf.cast(tf.reshape(tensor, [-1])[:1], tf.float32) for tensor in tensors]
+        heads = [tf.math.real(tf.reshape(tensor, [-1])[:1]) for tensor in tensors]
+        heads = [tf.cast(head, tf.float32) for head in heads]
         joined = tf.concat(heads, axis=0)
         with tf.device(self._buffer.device):
             return [tf.identity(joined)]

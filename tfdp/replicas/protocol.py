@@ -116,7 +116,7 @@ class Replicas(Protocol):
         Sends the tensors' bytes once for each neighbour.
 
         Args:
-          tensors: Floating-point numbers of known shapes.
+          tensors: Floating-point or complex numbers of known shapes.
           distances: The caller's number minus a neighbour's, modulo the number of replicas, for
             each neighbour; all differ, and none is 0.
           watch: Is told of the buckets that a graph sends.

@@ -74,6 +74,11 @@ from tensorflow.python.saved_model.save_context import in_save_context
 # The initial value of a variable that is restored from a checkpoint.
 from tensorflow.python.trackable.base import CheckpointInitialValue
 
+from tfdp.hooks import Attribute
+
+# How a variable's copies are read as one. Its constructor takes no mean of complex numbers.
+aggregation_of_variable = Attribute(DistributedVariable, "_aggregation")
+
 __all__ = [
     "VARIABLE_POLICY_MAPPING",
     "CheckpointInitialValue",
@@ -94,6 +99,7 @@ __all__ = [
     "SingleDevice",
     "SyncOnReadVariable",
     "UninitializedVariable",
+    "aggregation_of_variable",
     "compute_batch_size",
     "control_status_ctx",
     "create_mirrored_variable",

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.collectives import Choice, Probe, Reducer, random_states, rows
+from tfdp.collectives import Choice, Probe, Reducer, random_states, rows, summands
 from tfdp.keras_adapter.replica_functions import ReplicaFunction
 from tfdp.replicas import Exchange, ProcessGroup, Replicas, Replicated, one_device
 from tfdp.sharding import EvenCuts
@@ -201,7 +201,7 @@ class DataParallelExtended(CrossReplica, Replicated):
 
         All processes must call it.
         """
-        wide = tf.float64 if variable.dtype == tf.float64 else tf.float32
+        wide = summands.precise(variable.dtype)
         own = tf.add_n([tf.cast(copy, wide) for copy in variable.values])
         (total,) = self._between.sums([own])
         return tf.cast(divide(total, self.num_replicas), variable.dtype)

@@ -24,8 +24,6 @@ from tfdp.strategy.shared_collectives import (
     traced_apart,
 )
 
-_SUMMED_AS_THEY_ARE = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
-
 # A tensor of TensorFlow has no more axes.
 _MOST_AXES = 254
 
@@ -199,10 +197,11 @@ class ProgramCollectives:
     # ---- what one replica runs
 
     def _sums(self, rank: int, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        numbers = [_as_summed(tensor) for tensor in tensors]
+        # Of flags one replica has the value, and the others have False.
+        numbers = [tf.cast(each, tf.int32) if each.dtype.is_bool else each for each in tensors]
         sums = self._reducer.all_reduce(numbers, rank)
         return [
-            tf.ensure_shape(_as_before(total, tensor.dtype), tensor.shape)
+            tf.ensure_shape(tf.cast(total, tensor.dtype), tensor.shape)
             for total, tensor in zip(sums, tensors, strict=True)
         ]
 
@@ -213,14 +212,8 @@ class ProgramCollectives:
         return text_rows.gather_any(rows, counts, numbers)
 
     def _from_first(self, rank: int, tensor: tf.Tensor) -> tf.Tensor:
-        if tensor.shape.is_fully_defined() and not (
-            tensor.dtype == tf.string or tensor.dtype.is_complex
-        ):
-            small = tensor.dtype not in _SUMMED_AS_THEY_ARE
-            number = tf.cast(tensor, tf.int64) if small else tensor
-            own = number if rank == 0 else tf.zeros_like(number)
-            (total,) = self._reducer.all_reduce([own], rank)
-            return tf.cast(total, tensor.dtype)
+        if tensor.shape.is_fully_defined() and tensor.dtype != tf.string:
+            return self._reducer.broadcast(tensor, rank)
         # The other replicas do not know the shape, which travels first.
         own = [tf.rank(tensor)[tf.newaxis], tf.shape(tensor)] if rank == 0 else [[0]]
         said = tf.concat(own, 0)
@@ -236,18 +229,6 @@ class ProgramCollectives:
 
 def _without(shape: Sequence[int], axis: int) -> list[int | None]:
     return [None if each == axis else size for each, size in enumerate(shape)]
-
-
-def _as_summed(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns numbers in a dtype that engines sum: whole ones as int64, complex ones as pairs."""
-    if tensor.dtype.is_complex:
-        return tf.bitcast(tensor, tensor.dtype.real_dtype)
-    return tensor if tensor.dtype in _SUMMED_AS_THEY_ARE else tf.cast(tensor, tf.int64)
-
-
-def _as_before(total: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Returns sums in the dtype of the summands."""
-    return tf.bitcast(total, dtype) if dtype.is_complex else tf.cast(total, dtype)
 
 
 def _bytes(specs: Sequence[tf.TensorSpec]) -> int | None:

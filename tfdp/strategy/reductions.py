@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tfdp.collectives import map_values, text_rows
+from tfdp.collectives import map_values, summands, text_rows
 from tfdp.engines import Engine, Sequences
 from tfdp.replicas import Agreement, ProcessGroup, Rows, Value
 from tfdp.strategy._tensorflow import DistributedValues
@@ -50,9 +50,14 @@ class Between:
         """Returns the sum of each value over the processes."""
         if self._processes.world_size == 1:
             return list(values)
+        numbers = list(map(summands.as_summed, values))
         if tf.executing_eagerly():
-            return self._processes.sum_eagerly(values)
-        return [self._collective(functools.partial(self._sum_in_graph, value)) for value in values]
+            sums = self._processes.sum_eagerly(numbers)
+        else:
+            parts = (functools.partial(self._sum_in_graph, number) for number in numbers)
+            sums = list(map(self._collective, parts))
+        pairs = zip(sums, values, strict=True)
+        return [summands.as_before(total, value.dtype) for total, value in pairs]
 
     def of_all_processes(self, numbers: tf.Tensor) -> tf.Tensor:
         """Returns the number, or the vector of them, that each process has, in order of ranks."""
@@ -133,16 +138,25 @@ def local_values(
 
 
 def local_sum(value: Value | tf.distribute.DistributedValues) -> Value:
-    """Sums the values of this process' replicas; of slices, every row is kept."""
+    """Sums the values of this process' replicas; of slices, every row is kept.
+
+    Raises:
+      TypeError: They are no numbers.
+    """
     local = local_values(value)
-    if all(isinstance(part, tf.IndexedSlices) for part in local):
+    if not all(isinstance(part, tf.IndexedSlices) for part in local):
+        local = tuple(map(tf.convert_to_tensor, local))
+    return summands.as_before(_added(list(map(summands.as_summed, local))), local[0].dtype)
+
+
+def _added(local: Sequence[Value]) -> Value:
+    if isinstance(local[0], tf.IndexedSlices):
         return tf.IndexedSlices(
             tf.concat([part.values for part in local], 0),
             tf.concat([part.indices for part in local], 0),
             local[0].dense_shape,
         )
-    tensors = [tf.convert_to_tensor(part) for part in local]
-    return tensors[0] if len(tensors) == 1 else tf.add_n(tensors)
+    return local[0] if len(local) == 1 else tf.add_n(local)
 
 
 def divide(value: Value, count: int) -> Value:

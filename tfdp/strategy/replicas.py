@@ -190,7 +190,7 @@ class StrategyReplicas:
                 value.dense_shape,
             )
         value = tf.convert_to_tensor(value, None if tf.is_tensor(value) else dtype)
-        if not (value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_bool):
+        if value.dtype == tf.string:
             raise TypeError(
                 "A variable with aggregation ONLY_FIRST_REPLICA must hold numbers or booleans to "
                 f"be written in a replica, but received {value.dtype.name}. Write it outside "

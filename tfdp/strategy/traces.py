@@ -87,7 +87,7 @@ class Trace:
         """Returns the values of the weights that the program reads, for tapes to see."""
         found = []
         for variable in self.source.graph.variables:
-            if variable.trainable and variable.dtype.is_floating:
+            if variable.trainable and (variable.dtype.is_floating or variable.dtype.is_complex):
                 reference = getattr(variable.handle, container_of_copy, None)
                 container = reference() if callable(reference) else None
                 found.append(tf.convert_to_tensor(variable if container is None else container))

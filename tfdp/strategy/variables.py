@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from tfdp.strategy._tensorflow import (
     DistributedVariable,
     MirroredVariable,
     SyncOnReadVariable,
+    aggregation_of_variable,
     get_update_replica_id,
     in_save_context,
 )
@@ -79,13 +80,18 @@ def is_made_alone() -> bool:
 
 
 def placement(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Returns `kwargs` for a variable's creation, as `summed_on_read` and `averaged_on_read` do."""
+    """Returns `kwargs` for a variable's creation, as `summed_on_read` and `averaged_on_read` do.
+
+    A metric's flags and texts have no sum: all replicas have one value, and none has a share.
+    """
+    how = tf.VariableAggregation
     summed, averaged = (getattr(_thread, name, False) for name in ("summed", "averaged"))
-    dtype = kwargs.get("dtype")
-    counts = dtype is not None and not tf.as_dtype(dtype).is_floating
+    dtype = tf.as_dtype(kwargs.get("dtype") or tf.float32)
+    if dtype in (tf.bool, tf.string) and kwargs.get("aggregation") == how.SUM:
+        return kwargs | {"synchronization": tf.VariableSynchronization.ON_WRITE}
+    counts = not (dtype.is_floating or dtype.is_complex)
     if not (summed or averaged) or (averaged and counts):
         return kwargs  # a whole number, of which there is no mean, is a count that all have alike
-    how = tf.VariableAggregation
     return kwargs | {
         "synchronization": tf.VariableSynchronization.ON_READ,
         "aggregation": how.SUM if summed else how.MEAN,
@@ -218,7 +224,7 @@ class ReplicaMirroredVariable(_Scalar, MirroredVariable):
         if tf.executing_eagerly():
             count = tf.cast(context.num_replicas_in_sync, value.dtype)
             total, own = context.all_reduce("SUM", value), value * count
-            alike = np.allclose(np.asarray(total, "float64"), np.asarray(own, "float64"))
+            alike = np.allclose(np.asarray(total, "complex128"), np.asarray(own, "complex128"))
             if not alike:
                 raise ValueError(
                     f"What replicas write into {self.name!r}, a variable with aggregation SUM, "
@@ -267,6 +273,19 @@ class ReplicaSyncOnReadVariable(_Scalar, SyncOnReadVariable):
         if replica or get_update_replica_id() is not None or not self._is_that_of_rank_0():
             return super().value()
         return tf.convert_to_tensor(self._get_cross_replica())
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        values: Sequence[tf.Variable],
+        aggregation: tf.VariableAggregation,
+    ) -> None:
+        # TensorFlow refuses a mean of what is not real, and computes that of complex numbers.
+        of_complex = values[0].dtype.is_complex
+        super().__init__(
+            strategy, values, tf.VariableAggregation.SUM if of_complex else aggregation
+        )
+        aggregation_of_variable.set(self, aggregation)
 
     def _get_cross_replica(self) -> tf.Tensor:
         known = known_value(self)

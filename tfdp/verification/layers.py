@@ -66,7 +66,7 @@ class Calls:
         finally:
             self._graph = outer
         tensors = [t for t in tf.nest.flatten(outputs) if isinstance(t, tf.Tensor)]
-        tensors = [t for t in tensors if t.dtype.is_floating or t.dtype.is_integer]
+        tensors = [t for t in tensors if t.dtype.is_numpy_compatible and t.dtype != tf.string]
         if tensors:
             path = layer.path or layer.name
             made = [] if graph is None else graph.get_operations()[before:]

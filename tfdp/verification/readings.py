@@ -44,7 +44,7 @@ def of_logs(logs: dict[str, Any]) -> Readings:
         for ordinal, leaf in enumerate(tf.nest.flatten(value)):
             path = name if not isinstance(value, (dict, list, tuple)) else f"{name}[{ordinal}]"
             array = np.asarray(leaf)
-            if array.dtype.kind in "fiub":
+            if array.dtype.kind in "fiubc":
                 found[LOSS if is_loss else METRICS, path] = [array]
     return found
 

@@ -20,10 +20,14 @@ _VARIABLES = {WEIGHTS, STATE, OPTIMIZER}
 # A difference counts if it is more than so many times that of a control.
 CONTROL_FACTOR = 10.0
 
+# The kinds of NumPy's arrays of strings, and of objects, as which TensorFlow gives them.
+_TEXT = "SUO"
+
 
 def largest(arrays: Iterable[np.ndarray]) -> float:
     """Returns the largest finite absolute value in arrays; 0 if there is none."""
-    finite = [np.abs(a[np.isfinite(a)]) for a in map(_numbers, arrays)]
+    finite = [numbers(array) for array in arrays if array.dtype.kind not in _TEXT]
+    finite = [np.abs(a[np.isfinite(a)]) for a in finite]
     return max((float(a.max(initial=0.0)) for a in finite), default=0.0)
 
 
@@ -31,19 +35,25 @@ def difference(actual: np.ndarray, expected: np.ndarray, scale: float) -> float:
     """Returns the largest difference of two arrays, divided by `scale`.
 
     A difference is infinite if shapes differ, if a number is finite in one array only, or if
-    `scale` is 0. Integers and booleans have no rounding: theirs counts as at least 1.
+    `scale` is 0, and between texts. Integers and booleans have no rounding: theirs counts as at
+    least 1.
     """
     if actual.shape != expected.shape:
         return np.inf
-    exact = expected.dtype.kind in "iub"
-    actual, expected = _numbers(actual), _numbers(expected)
-    alike = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
+    kind = expected.dtype.kind
+    if kind in "iub" + _TEXT:  # float64 has not all integers
+        alike = np.asarray(actual == expected)
+    else:
+        actual, expected = numbers(actual), numbers(expected)
+        alike = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
     if np.all(alike):
         return 0.0
-    apart = np.abs(actual[~alike] - expected[~alike])
+    if kind in _TEXT:
+        return np.inf
+    apart = np.abs(numbers(actual)[~alike] - numbers(expected)[~alike])
     if not np.all(np.isfinite(apart)) or scale == 0.0:
         return np.inf
-    return max(float(apart.max()) / scale, 1.0 if exact else 0.0)
+    return max(float(apart.max()) / scale, 1.0 if kind in "iub" else 0.0)
 
 
 def differences(reference: Sequence[Readings], other: Sequence[Readings]) -> Table:
@@ -122,5 +132,6 @@ def _parts(steps: Sequence[Readings]) -> set[str]:
     return {part for readings in steps for part, _ in readings}
 
 
-def _numbers(array: np.ndarray) -> np.ndarray:
-    return np.asarray(array, np.float64)
+def numbers(array: np.ndarray) -> np.ndarray:
+    """Returns numbers in double precision: real ones, or complex ones."""
+    return np.asarray(array, np.complex128 if array.dtype.kind == "c" else np.float64)

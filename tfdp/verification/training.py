@@ -19,6 +19,7 @@ from tfdp.verification import fresh_state, layers, readings
 from tfdp.verification.batches import Batches
 from tfdp.verification.probes import GradientProbe
 from tfdp.verification.readings import Readings
+from tfdp.verification.run_differences import numbers
 
 _SEED = 1
 
@@ -152,7 +153,7 @@ class _Reader(keras.callbacks.Callback):
         found |= self._gradients.take() | readings.of_model(self.model)
         for path, offset in self._run.offsets.items():
             key = readings.WEIGHTS, path
-            found[key] = [np.asarray(copy, np.float64) - offset for copy in found[key]]
+            found[key] = [numbers(copy) - offset for copy in found[key]]
         self._run.steps.append(found)
         self._move_once()
 
@@ -170,11 +171,13 @@ def _move(model: keras.Model, seed: int) -> dict[str, np.ndarray]:
     for variable, path in readings.paths(model.variables):
         if id(variable) not in trained:
             continue
-        before = np.asarray(variable.numpy(), np.float64)
-        exponent = np.floor(np.log2(np.abs(before), where=before != 0, out=np.zeros_like(before)))
-        unit = np.where(before == 0, 0.0, np.exp2(exponent) * epsilons[id(variable)])
-        variable.assign(before + np.where(generator.random(before.shape) < 0.5, -unit, unit))
-        offsets[path] = np.asarray(variable.numpy(), np.float64) - before
+        before = numbers(np.asarray(variable.numpy()))
+        real = before.ravel().view(np.float64)  # of a complex number both parts
+        exponent = np.floor(np.log2(np.abs(real), where=real != 0, out=np.zeros_like(real)))
+        unit = np.where(real == 0, 0.0, np.exp2(exponent) * epsilons[id(variable)])
+        moved = real + np.where(generator.random(real.shape) < 0.5, -unit, unit)
+        variable.assign(moved.view(before.dtype).reshape(before.shape))
+        offsets[path] = numbers(np.asarray(variable.numpy())) - before
     return offsets
 
 

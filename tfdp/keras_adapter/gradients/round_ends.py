@@ -14,9 +14,10 @@ import keras
 import tensorflow as tf
 
 from tfdp.checkpoint.variables import tensorflows
+from tfdp.collectives import summands
 from tfdp.keras_adapter._keras import BaseOptimizer, variables_of_optimizer
 from tfdp.keras_adapter.gradients import compressed
-from tfdp.keras_adapter.step import Phase, Step, at_least_float32
+from tfdp.keras_adapter.step import Phase, Step
 from tfdp.keras_adapter.training import step_recording
 
 # The attribute of an optimizer that has what a round needs, where `tfdp.checkpoint` finds it.
@@ -102,7 +103,7 @@ def _fragment(optimizer: BaseOptimizer, number: int) -> tuple[list[Any], list[ke
 def _values(variables: Sequence[Any]) -> list[tf.Tensor]:
     """Returns the replica's own values, in float32 at least."""
     values = [tf.convert_to_tensor(tensorflows(variable)) for variable in variables]
-    return [tf.cast(value, at_least_float32(value.dtype)) for value in values]
+    return [tf.cast(value, summands.precise(value.dtype)) for value in values]
 
 
 def _assign(variables: Sequence[Any], values: Sequence[tf.Tensor]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.checkpoint.variables import tensorflows
+from tfdp.collectives import summands
 from tfdp.keras_adapter._keras import (
     BaseOptimizer,
     strategy_of_optimizer,
@@ -18,7 +19,6 @@ from tfdp.keras_adapter._keras import (
 )
 from tfdp.keras_adapter.gradients.nested_optimizers import IS_OUTER, is_wrapper
 from tfdp.keras_adapter.gradients.round_ends import ROUND
-from tfdp.keras_adapter.step import at_least_float32
 from tfdp.keras_adapter.variables.apart import apart_of, check_round_ended
 from tfdp.replicas import replicas_of
 from tfdp.synchronization import Synchronization
@@ -103,7 +103,7 @@ def _fragments(variables: Sequence[Any], synchronization: Synchronization) -> li
 
 
 def _copy(variable: Any) -> keras.Variable:
-    dtype = at_least_float32(variable.dtype)
+    dtype = summands.precise(variable.dtype)
     return keras.Variable(
         tf.zeros(variable.shape, dtype), dtype=dtype.name, name="at_beginning_of_round"
     )

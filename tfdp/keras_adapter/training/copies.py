@@ -49,9 +49,7 @@ class CopiesCompared(keras.callbacks.Callback):
 
 
 def _is_number(variable: Any) -> bool:
-    dtype = variable.dtype
-    is_number = dtype.is_floating or dtype.is_integer or dtype.is_bool
-    return is_number and variable.shape.is_fully_defined()
+    return variable.dtype != tf.string and variable.shape.is_fully_defined()
 
 
 def _parted(variables: Mapping[str, Any], processes: ProcessGroup) -> dict[str, int]:
@@ -97,7 +95,7 @@ def _warn(variable: Any, replica: int, number: int, epoch: int, processes: Proce
         return
     size = ""
     if copies is not None:
-        first, other = (copy.astype("float64") for copy in copies)
+        first, other = (copy.astype("complex128") for copy in copies)
         size = (
             f", by up to {abs(other - first).max():.1g} where the largest is {abs(first).max():.1g}"
         )

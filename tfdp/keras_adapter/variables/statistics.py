@@ -16,9 +16,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.collectives import summands
 from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import KerasVariable, Variable
-from tfdp.keras_adapter.step import Phase, Step, at_least_float32, current
+from tfdp.keras_adapter.step import Phase, Step, current
 
 _DECLARED = ("sum", "mean")
 
@@ -68,7 +69,7 @@ def _summand(step: Step, dtype: tf.DType, variables: Sequence[Variable]) -> tf.T
     """Returns a replica's part in the values of variables of one dtype, flat."""
     now = [tf.convert_to_tensor(variable.value) for variable in variables]
     own = tf.concat([tf.reshape(tf.cast(value, dtype), [-1]) for value in now], axis=0)
-    if dtype.is_floating:
+    if not dtype.is_integer:
         return own / tf.cast(step.num_replicas, dtype)
     # The mean of counts or flags may be neither: replica 0's holds.
     return tf.where(step.of_first, own, tf.zeros_like(own))
@@ -83,10 +84,20 @@ def _write_all(step: Step, variables: Sequence[Variable], total: tf.Tensor) -> N
 
 
 def _summed_as(dtype: tf.DType) -> tf.DType:
-    """Returns the dtype in which a variable's values are summed."""
-    if dtype.is_floating:
-        return at_least_float32(dtype)
-    return tf.int32 if dtype.is_bool or dtype.size < 4 or dtype == tf.int32 else tf.int64
+    """Returns the dtype in which a variable's values are summed.
+
+    Raises:
+      TypeError: They are texts.
+    """
+    if dtype == tf.string:
+        raise TypeError(
+            "What replicas write into a Keras variable in `strategy.run` must be numbers or "
+            "booleans, of which one value is made for all, but received string. Call the function "
+            "by `strategy.partitioned`, or write the variable outside of `strategy.run`."
+        )
+    if dtype.is_integer or dtype.is_bool:
+        return tf.int32 if dtype.size < 4 or dtype == tf.int32 else tf.int64
+    return summands.precise(dtype)
 
 
 def _added(original: Callable[..., Any], variable: Variable, value: Any) -> Any:
@@ -108,9 +119,8 @@ def _together(step: Step, variable: Variable, value: tf.Tensor) -> tf.Tensor:
     """Returns the sum, or the mean, of what the replicas add."""
     if variable.aggregation == "sum":
         return step.sum([value])[0]
-    precise = tf.cast(value, at_least_float32(value.dtype))
-    (total,) = step.sum([precise / tf.cast(step.num_replicas, precise.dtype)])
-    return tf.cast(total, value.dtype)
+    (total,) = step.sum([tf.cast(value, summands.precise(value.dtype))])
+    return tf.cast(total / tf.cast(step.num_replicas, total.dtype), value.dtype)
 
 
 def _has_shares(variable: Variable) -> bool:
