@@ -72,22 +72,26 @@ class Arguments:
             self._fixed.append(_TENSOR)
         # The shapes of sparse tensors, of which a replica's has as many numbers as the whole one's.
         self._sizes = {each.cut.stop for each in self._irregular if not each.depth}
+        regular = self._cut([None] * len(self.parts), True).are_regular
         self.shapes = [
-            tf.TensorShape([_whole_length(parts, even_over), *parts[0].shape[1:]])
+            _whole_shape(parts, even_over if is_regular else 0)
             if in_parts and index not in self._sizes
             else parts[0].shape
-            for index, (parts, in_parts) in enumerate(zip(self.parts, self._in_parts, strict=True))
+            for index, (parts, in_parts, is_regular) in enumerate(
+                zip(self.parts, self._in_parts, regular, strict=True)
+            )
         ]
         kinds = tuple(
-            (parts[0].dtype.name, parts[0].shape.rank, in_parts)
-            for parts, in_parts in zip(self.parts, self._in_parts, strict=True)
+            (parts[0].dtype.name, shape.rank)
+            for parts, shape in zip(self.parts, self.shapes, strict=True)
         )
         values = tuple(value if value is _TENSOR else _hashable(value) for value in self._fixed)
         outline = tf.nest.map_structure(_outline, self._structure)
         self.key = (repr(outline), values, kinds)
         self.lengths_are_known = all(
-            parts[0].shape.rank is not None and None not in parts[0].shape[:1]
+            part.shape.rank is not None and None not in part.shape[:1]
             for parts in self.parts
+            for part in parts
         )
 
     def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -207,10 +211,13 @@ class _Parts:
         return isinstance(self.values[0], (tf.RaggedTensor, tf.SparseTensor))
 
 
-def _whole_length(parts: Sequence[tf.Tensor], even_over: int) -> int | None:
-    """Returns the length of what is given in parts, as far as tracing knows it."""
-    own = parts[0].shape[:1]
-    return own[0] * even_over if even_over and own and own[0] is not None else None
+def _whole_shape(parts: Sequence[tf.Tensor], even_over: int) -> tf.TensorShape:
+    """Returns the shape of what is given in parts, as far as tracing knows it of all of them."""
+    shape = parts[0].shape.most_specific_common_supertype([part.shape for part in parts[1:]])
+    if not shape.rank:
+        return shape
+    length = shape[0] * even_over if even_over and shape[0] is not None else None
+    return tf.TensorShape([length, *shape[1:]])
 
 
 def _outline(leaf: Any) -> Any:
