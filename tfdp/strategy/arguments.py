@@ -85,9 +85,7 @@ class Arguments:
         """What a trace depends on besides sizes: the structure, kinds and Python's values."""
         kinds = tuple(
             (parts[0].dtype.name, shape.rank, is_regular)
-            for parts, shape, is_regular in zip(
-                self.parts, self.shapes, self._regular, strict=True
-            )
+            for parts, shape, is_regular in zip(self.parts, self.shapes, self._regular, strict=True)
         )
         values = tuple(value if value is _TENSOR else _hashable(value) for value in self._fixed)
         return repr(tf.nest.map_structure(_outline, self._structure)), values, kinds

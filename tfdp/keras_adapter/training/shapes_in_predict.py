@@ -31,7 +31,9 @@ def known_alike(share: Any, element_spec: Any) -> Any:
     if not isinstance(share, Cut) or isinstance(share, FullCut):
         return share
     leaves = tf.nest.flatten(share.rows)
-    declared = tf.nest.flatten(element_spec) if isinstance(share, TurnCut) else itertools.repeat(None)
+    declared = (
+        tf.nest.flatten(element_spec) if isinstance(share, TurnCut) else itertools.repeat(None)
+    )
     found = [_known_alike(leaf, spec) for leaf, spec in zip(leaves, declared, strict=False)]
     return share._replace(rows=tf.nest.pack_sequence_as(share.rows, found))
 
