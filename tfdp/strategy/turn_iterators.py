@@ -106,7 +106,7 @@ class TurnIterator(ShareIterator):
         first = optionals[0]  # has an element if any other has, for replicas get them in turn
 
         def nothing() -> Any:
-            specs = _leaves(first.element_spec)
+            specs = tf.nest.flatten(first.element_spec)
             of_leaves = tf.split(sizes, list(map(input_batches.num_other_axes, specs)))
             rows = list(map(input_batches.one_row, specs, of_leaves))
             return tf.nest.pack_sequence_as(first.element_spec, rows)
@@ -133,14 +133,10 @@ class TurnIterator(ShareIterator):
         return elements
 
 
-def _leaves(element: Any) -> list[Any]:
-    return tf.nest.flatten(element)
-
-
 def _declared_sizes(spec: Any) -> tf.Tensor:
     """Returns the sizes of the axes of an element's leaves but the first, int64; 0 if unknown."""
     found: list[int] = []
-    for leaf in _leaves(spec):
+    for leaf in tf.nest.flatten(spec):
         if input_batches.num_other_axes(leaf):
             found += [size or 0 for size in leaf.shape[1:]]
     return tf.constant(found, tf.int64)
@@ -148,7 +144,7 @@ def _declared_sizes(spec: Any) -> tf.Tensor:
 
 def _other_sizes(element: Any) -> tf.Tensor:
     """Returns the same of an element that is there."""
-    return tf.concat([input_batches.other_sizes(leaf) for leaf in _leaves(element)], 0)
+    return tf.concat([input_batches.other_sizes(leaf) for leaf in tf.nest.flatten(element)], 0)
 
 
 class TurnIteratorSpec(ShareIteratorSpec):
