@@ -47,7 +47,7 @@ OF_SUMS = {
 ABOUT_PROCESSES = {
     *("test_callbacks", "test_corners", "test_custom_loops", "test_data_errors", "test_feeding"),
     *("test_inputs", "test_metrics", "test_one_program_data", "test_random", "test_saving"),
-    *("test_sparse_inputs", "test_stand_ins"),
+    *("test_shapes", "test_sparse_inputs", "test_stand_ins"),
 }
 
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 import tfdp
 from tfdp.errors import GradientError, PartitionError
+from tfdp.strategy._tensorflow import regroup
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +72,53 @@ def test_an_input_signature_traces_once_and_refuses_other_arguments(strategy):
     assert total.experimental_get_tracing_count() == 1
     with pytest.raises(TypeError, match="must fit `input_signature`"):
         total(tf.ones([5, 2], tf.int32))
+
+
+def test_sizes_that_a_signature_declares_are_checked_when_a_program_runs(strategy):
+    total = strategy.partitioned(
+        lambda x: tf.reduce_sum(x, 0), input_signature=[tf.TensorSpec([None, 3])]
+    )
+    for known in ([4, None], None):
+        step = tf.function(lambda x: total(x), input_signature=[tf.TensorSpec(known)])
+        np.testing.assert_array_equal(step(tf.ones([4, 3])), [4, 4, 4])
+        with pytest.raises(tf.errors.InvalidArgumentError, match="sizes_of_input_signature"):
+            step(tf.ones([4, 2]))
+    assert total.experimental_get_tracing_count() == 1
+
+
+def test_a_trace_of_known_sizes_does_not_take_tensors_of_which_less_is_known(strategy):
+    widths = []
+
+    @strategy.partitioned
+    def total(x):
+        widths.append(x.shape[1:].as_list())
+        return tf.reduce_sum(x)
+
+    unknown = tf.function(lambda x: total(x), input_signature=[tf.TensorSpec([None, None])])
+    assert [float(total(tf.ones([4, 5]))), float(unknown(tf.ones([4, 7])))] == [20, 28]
+    assert [float(total(tf.ones([4, 6]))), float(total(tf.ones([3, 5])))] == [24, 15]
+    assert widths == [[5], [None]]
+
+
+def test_a_trace_knows_what_is_known_of_the_parts_of_all_replicas(strategy):
+    """As of the shares of batches, of which TensorFlow relaxes each for itself."""
+    parts = [tf.ones([1, 5]), tf.ones([3, 5]), tf.ones([2, 5])]
+    known = [[1, None], [None, 5], [None, None]]
+
+    @tf.function(input_signature=[tf.TensorSpec(each) for each in known])
+    def step(*parts):
+        return total(regroup(parts))
+
+    total = strategy.partitioned(lambda x: tf.reduce_sum(x, 0))
+    np.testing.assert_array_equal(total(regroup(parts)), [6] * 5)
+    np.testing.assert_array_equal(step(*parts), [6] * 5)
+
+
+def test_whole_batches_and_the_parts_of_others_take_one_trace(strategy):
+    total = strategy.partitioned(lambda x: tf.reduce_sum(x))
+    assert float(total(tf.ones([5, 2]))) == 10
+    assert float(total(regroup([tf.ones([rows, 2]) for rows in (2, 1, 1)]))) == 8
+    assert total.experimental_get_tracing_count() == 1
 
 
 def test_arguments_of_other_lengths_are_batches_of_their_own(strategy):

@@ -8,8 +8,8 @@ import tensorflow as tf
 # The class of a replica's context, which holds its strategy.
 from tensorflow.python.distribute.distribute_lib import ReplicaContextBase
 
-# The declaration of values of several replicas.
-from tensorflow.python.distribute.values import PerReplicaSpec
+# Values of several replicas, and the declaration of them.
+from tensorflow.python.distribute.values import PerReplica, PerReplicaSpec
 
 # The test whether TensorFlow orders an operation after the last one with side effects. A graph's
 # `experimental_acd_manager` gives the order, and its `run_independently` excepts an operation.
@@ -35,6 +35,7 @@ strategy_of_context = Attribute(ReplicaContextBase, "_strategy")
 thread_mode = Attribute(ReplicaContextBase, "_thread_context")
 
 __all__ = [
+    "PerReplica",
     "PerReplicaSpec",
     "add_control_input",
     "control_flow_context",

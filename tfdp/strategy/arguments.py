@@ -36,10 +36,8 @@ class Arguments:
         many; 0: nothing is known.
 
     Attributes:
-      key: What a trace depends on besides shapes: the structure, dtypes and Python's values.
       parts: For each tensor the tensor, or the parts of the local replicas.
       shapes: The shapes of the whole tensors, as far as they are known.
-      lengths_are_known: Whether the lengths of all first axes are.
     """
 
     def __init__(self, args: Any, kwargs: Any, even_over: int = 0) -> None:
@@ -72,22 +70,33 @@ class Arguments:
             self._fixed.append(_TENSOR)
         # The shapes of sparse tensors, of which a replica's has as many numbers as the whole one's.
         self._sizes = {each.cut.stop for each in self._irregular if not each.depth}
+        self._regular = self._cut([None] * len(self.parts), True).are_regular
         self.shapes = [
-            tf.TensorShape([_whole_length(parts, even_over), *parts[0].shape[1:]])
+            _whole_shape(parts, even_over if is_regular else 0)
             if in_parts and index not in self._sizes
             else parts[0].shape
-            for index, (parts, in_parts) in enumerate(zip(self.parts, self._in_parts, strict=True))
+            for index, (parts, in_parts, is_regular) in enumerate(
+                zip(self.parts, self._in_parts, self._regular, strict=True)
+            )
         ]
+
+    @property
+    def key(self) -> Any:
+        """What a trace depends on besides sizes: the structure, kinds and Python's values."""
         kinds = tuple(
-            (parts[0].dtype.name, parts[0].shape.rank, in_parts)
-            for parts, in_parts in zip(self.parts, self._in_parts, strict=True)
+            (parts[0].dtype.name, shape.rank, is_regular)
+            for parts, shape, is_regular in zip(self.parts, self.shapes, self._regular, strict=True)
         )
         values = tuple(value if value is _TENSOR else _hashable(value) for value in self._fixed)
-        outline = tf.nest.map_structure(_outline, self._structure)
-        self.key = (repr(outline), values, kinds)
-        self.lengths_are_known = all(
-            parts[0].shape.rank is not None and None not in parts[0].shape[:1]
+        return repr(tf.nest.map_structure(_outline, self._structure)), values, kinds
+
+    @property
+    def lengths_are_known(self) -> bool:
+        """Whether the lengths of all first axes are known."""
+        return all(
+            part.shape.rank is not None and None not in part.shape[:1]
             for parts in self.parts
+            for part in parts
         )
 
     def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -130,7 +139,10 @@ class Arguments:
         return found
 
     def signed(self, signature: Sequence[Any]) -> list[tf.TensorSpec]:
-        """Returns the specifications that a signature gives, in which these arguments must fit."""
+        """Returns the specifications that a signature gives, in which these arguments must fit.
+
+        Sizes that it declares and tracing does not know are checked when the program runs.
+        """
         specs = tf.nest.flatten(signature, expand_composites=True)
         fits = len(specs) == len(self.parts) and all(
             spec.shape.is_compatible_with(shape) and spec.dtype == parts[0].dtype
@@ -145,6 +157,14 @@ class Arguments:
                 f"The arguments must fit `input_signature`, {[str(s) for s in specs]}, but "
                 f"received {given}. Give such tensors, or another signature."
             )
+        for index, (spec, shape) in enumerate(zip(specs, self.shapes, strict=True)):
+            if not shape.is_subtype_of(spec.shape):
+                sizes = [None, *spec.shape[1:]] if self._in_parts[index] else spec.shape
+                self.parts[index] = [
+                    tf.ensure_shape(part, sizes, name="sizes_of_input_signature")
+                    for part in self.parts[index]
+                ]
+                self.shapes[index] = spec.shape
         return specs
 
     def cut(self, num_replicas: int) -> Cut:
@@ -152,8 +172,7 @@ class Arguments:
         numbers: dict[Any, int] = {}
         batches: list[int | None] = []
         shortest: int | None = None
-        none = self._cut([None] * len(self.parts), True)
-        given = zip(self.parts, self._in_parts, none.are_regular, strict=True)
+        given = zip(self.parts, self._in_parts, self._regular, strict=True)
         for parts, in_parts, is_regular in given:
             if not (is_regular and parts[0].shape.rank):
                 batches.append(None)
@@ -207,10 +226,13 @@ class _Parts:
         return isinstance(self.values[0], (tf.RaggedTensor, tf.SparseTensor))
 
 
-def _whole_length(parts: Sequence[tf.Tensor], even_over: int) -> int | None:
-    """Returns the length of what is given in parts, as far as tracing knows it."""
-    own = parts[0].shape[:1]
-    return own[0] * even_over if even_over and own and own[0] is not None else None
+def _whole_shape(parts: Sequence[tf.Tensor], even_over: int) -> tf.TensorShape:
+    """Returns the shape of what is given in parts, as far as tracing knows it of all of them."""
+    shape = parts[0].shape.most_specific_common_supertype([part.shape for part in parts[1:]])
+    if not shape.rank:
+        return shape
+    length = shape[0] * even_over if even_over and shape[0] is not None else None
+    return tf.TensorShape([length, *shape[1:]])
 
 
 def _outline(leaf: Any) -> Any:

@@ -209,8 +209,27 @@ def num_rows(element: Any) -> tf.Tensor:
     return rows_of(next(leaf for leaf in tf.nest.flatten(element) if _can_be_cut(leaf)))
 
 
-def one_row(spec: Any) -> Any:
-    """Makes a row of zeros with `spec`, empty if ragged, for where there is no example at all."""
+def num_other_axes(leaf: Any) -> int:
+    """Returns the number of a leaf's axes but the first, in whose sizes all its rows are alike."""
+    is_alike = _can_be_cut(leaf) and not isinstance(leaf, (tf.RaggedTensor, tf.RaggedTensorSpec))
+    return (leaf.shape.rank or 1) - 1 if is_alike else 0
+
+
+def other_sizes(leaf: Any) -> tf.Tensor:
+    """Returns the sizes of the axes that `num_other_axes` counts, int64."""
+    if not num_other_axes(leaf):
+        return tf.zeros([0], tf.int64)
+    is_sparse = isinstance(leaf, tf.SparseTensor)
+    return (leaf.dense_shape if is_sparse else tf.shape(leaf, tf.int64))[1:]
+
+
+def one_row(spec: Any, sizes: tf.Tensor) -> Any:
+    """Makes a row of zeros with `spec`, empty if ragged, for where there is no example at all.
+
+    Args:
+      spec: The specification of a leaf.
+      sizes: The sizes of the axes that `num_other_axes` counts, int64.
+    """
     if isinstance(spec, tf.RaggedTensorSpec):
         flat = tf.zeros(
             [0, *(size or 1 for size in spec.shape[1 + spec.ragged_rank :])], spec.dtype
@@ -224,10 +243,12 @@ def one_row(spec: Any) -> Any:
                 value, tf.zeros([2 if last else 1], spec.row_splits_dtype)
             )
         return value
-    shape = [1, *(size or 1 for size in spec.shape[1:])] if spec.shape.rank else []
+    if not spec.shape.rank:
+        return tf.zeros([], spec.dtype)
+    row = tf.zeros(tf.concat([[1], sizes], 0), spec.dtype)
     if isinstance(spec, tf.SparseTensorSpec):
-        return tf.sparse.from_dense(tf.zeros(shape, spec.dtype))
-    return tf.zeros(shape, spec.dtype)
+        return tf.sparse.from_dense(row)
+    return tf.ensure_shape(row, [1, *spec.shape[1:]])
 
 
 def first_rows(leaf: Any, number: tf.Tensor) -> Any:

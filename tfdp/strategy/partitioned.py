@@ -205,17 +205,18 @@ class Partitioned:
 
     def _trace(self, arguments: Arguments) -> Trace:
         """Returns the trace that takes the arguments; the function is traced if there is none."""
-        traces = self._traces.setdefault(arguments.key, [])
+        signed = None if self._signature is None else arguments.signed(self._signature)
+        key = arguments.key
+        traces = self._traces.setdefault(key, [])
         for trace in traces:
             if trace.takes(arguments.shapes):
                 return trace
         function = arguments.function(self.python_function)
-        if self._signature is not None:
-            specs = arguments.signed(self._signature)
-            traces.append(Trace(self._strategy, function, specs, self._options))
+        if signed is not None:
+            traces.append(Trace(self._strategy, function, signed, self._options))
             return traces[-1]
         specs, fixed = arguments.specs(traces[-1].specs if traces else None), arguments.fixed()
-        if arguments.key in self._asks_for_sizes:
+        if key in self._asks_for_sizes:
             specs = fixed
         drawn = random.getstate(), np.random.get_state()
         try:
@@ -227,7 +228,7 @@ class Partitioned:
             random.setstate(drawn[0])
             np.random.set_state(drawn[1])
             traces.append(Trace(self._strategy, function, fixed, self._options))
-            self._asks_for_sizes.add(arguments.key)
+            self._asks_for_sizes.add(key)
         return traces[-1]
 
     def _run(self, trace: Trace, arguments: Arguments, shares: Shares | None) -> list[Any]:

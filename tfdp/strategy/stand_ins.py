@@ -14,4 +14,6 @@ def with_stand_in(rows: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
     shape = tf.concat([[1], tf.shape(rows)[1:]], 0)
     zeros = tf.zeros(shape, rows.dtype)
     found = tf.cond(tf.shape(rows)[0] > 0, lambda: rows, lambda: tf.concat([others, zeros], 0)[:1])
+    if rows.shape.rank is None:
+        return found
     return tf.ensure_shape(found, [None, *rows.shape[1:]])

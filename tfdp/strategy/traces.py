@@ -94,9 +94,9 @@ class Trace:
         return found
 
     def takes(self, shapes: Sequence[tf.TensorShape]) -> bool:
-        """Returns whether tensors of these shapes can be given to the traced program."""
+        """Returns whether the traced program takes all tensors of which this much is known."""
         pairs = zip(self.specs, shapes, strict=True)
-        return all(spec.shape.is_compatible_with(shape) for spec, shape in pairs)
+        return all(shape.is_subtype_of(spec.shape) for spec, shape in pairs)
 
     def _layouts(self, cut: Cut) -> tuple[list[Layout], dict[int, Batch]]:
         """Returns the arguments' layouts, and by number the batches that they are cut by."""

@@ -29,16 +29,16 @@ class TurnIterator(ShareIterator):
           tf.errors.OpError: A dataset raised an error.
         """
         optionals = self._next_optionals()
-        places, some = self._places(optionals)
+        places, sizes, some = self._places(optionals)
         with tf.control_dependencies([tf.cond(some, lambda: tf.constant(True), self._end)]):
-            elements = self._elements(optionals, places)
+            elements = self._elements(optionals, places, sizes)
         return self._regrouped(elements)
 
     def get_next_as_optional(self) -> Any:
         """Returns the shares of the next round, or an empty optional."""
         optionals = self._next_optionals()
-        places, some = self._places(optionals)
-        elements = self._regrouped(self._elements(optionals, places))
+        places, sizes, some = self._places(optionals)
+        elements = self._regrouped(self._elements(optionals, places, sizes))
         return tf.cond(
             some,
             lambda: tf.experimental.Optional.from_value(elements),
@@ -67,9 +67,14 @@ class TurnIterator(ShareIterator):
     def _cut_of(self, element: Any) -> Cut:
         return TurnCut(*element)
 
-    def _places(self, optionals: Sequence[Any]) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Returns each replica's `Cut.place` in the round, and whether there is any example."""
-        extended = self._strategy.extended
+    def _places(self, optionals: Sequence[Any]) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]:
+        """Returns what is known of a round.
+
+        Returns:
+          Each replica's `Cut.place` in it; the sizes of its leaves' other axes, where this process
+          may have no element to tell them; and whether there is any example.
+        """
+        extended, first = self._strategy.extended, optionals[0]
         counts = [
             tf.cond(
                 optional.has_value(),
@@ -79,21 +84,32 @@ class TurnIterator(ShareIterator):
             for optional in optionals
         ]
         every = self._fetching.end(tf.stack(counts))
+        sizes = _declared_sizes(first.element_spec)
         if extended.in_cluster:
-            every = tf.reshape(extended.of_all_processes(every), [-1])
+            sizes = tf.cond(
+                first.has_value(), lambda: _other_sizes(first.get_value()), lambda: sizes
+            )
+            told = extended.of_all_processes(tf.concat([every, sizes], 0))
+            every = tf.reshape(told[:, : len(counts)], [-1])
+            sizes = tf.reduce_max(told[:, len(counts) :], 0)
         before, total = tf.cumsum(every, exclusive=True), tf.reduce_sum(every)
         places = []
         for rank in range(extended.first_rank, extended.first_rank + len(counts)):
             own = tf.stack([tf.constant(rank, tf.int64), every[rank], before[rank], total])
             places.append(tf.concat([own, every], 0))
-        return places, total > 0
+        return places, sizes, total > 0
 
-    def _elements(self, optionals: Sequence[Any], places: list[tf.Tensor]) -> list[Any]:
+    def _elements(
+        self, optionals: Sequence[Any], places: list[tf.Tensor], sizes: tf.Tensor
+    ) -> list[Any]:
         """Returns for each replica its element, or a stand-in, and its place."""
         first = optionals[0]  # has an element if any other has, for replicas get them in turn
 
         def nothing() -> Any:
-            return tf.nest.map_structure(input_batches.one_row, first.element_spec)
+            specs = tf.nest.flatten(first.element_spec)
+            of_leaves = tf.split(sizes, list(map(input_batches.num_other_axes, specs)))
+            rows = list(map(input_batches.one_row, specs, of_leaves))
+            return tf.nest.pack_sequence_as(first.element_spec, rows)
 
         def of_first() -> Any:
             row = tf.constant(1, tf.int64)
@@ -115,6 +131,20 @@ class TurnIterator(ShareIterator):
                 )
                 elements.append((element, place))
         return elements
+
+
+def _declared_sizes(spec: Any) -> tf.Tensor:
+    """Returns the sizes of the axes of an element's leaves but the first, int64; 0 if unknown."""
+    found: list[int] = []
+    for leaf in tf.nest.flatten(spec):
+        if input_batches.num_other_axes(leaf):
+            found += [size or 0 for size in leaf.shape[1:]]
+    return tf.constant(found, tf.int64)
+
+
+def _other_sizes(element: Any) -> tf.Tensor:
+    """Returns the same of an element that is there."""
+    return tf.concat([input_batches.other_sizes(leaf) for leaf in tf.nest.flatten(element)], 0)
 
 
 class TurnIteratorSpec(ShareIteratorSpec):

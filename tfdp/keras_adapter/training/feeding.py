@@ -25,7 +25,7 @@ from tfdp.keras_adapter._keras import (
     make_class_weight_map_fn,
     strategy_of_iterator,
 )
-from tfdp.keras_adapter.training import checkpointing
+from tfdp.keras_adapter.training import checkpointing, shapes_in_predict
 from tfdp.replicas import compiler_of, cutter_of, replicas_of
 
 # Whether `predict`, with Keras' own `make_predict_function`, makes the iterator.
@@ -187,7 +187,9 @@ class _Cuts:
         self._strategy = strategy
 
     def __iter__(self) -> Any:
-        return cutter_of(self._strategy).cuts(iter(self._dataset))
+        iterator = iter(self._dataset)
+        for share in cutter_of(self._strategy).cuts(iterator):
+            yield shapes_in_predict.known_alike(share, iterator.element_spec)
 
 
 @hook(EpochIterator, "_enumerate_iterator")
