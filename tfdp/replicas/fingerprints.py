@@ -6,7 +6,7 @@ or shuffles them by a seed of its own, examples are lost and others come twice, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -14,6 +14,9 @@ from tfdp.replicas.checksums import bits_of
 
 # As many numbers of an example are looked at, evenly spread over it.
 _MOST = 1024
+
+# What a fingerprint has of the 64 bits that are computed with.
+BITS = 31
 
 # Powers of a generator modulo 2**64 weigh the places; a multiplication wraps there.
 _WEIGHT = 6364136223846793005
@@ -43,6 +46,17 @@ def names(batch: object) -> list[str]:
     return [name for part, own in zip(parts, called, strict=False) for name in _names(part, own)]
 
 
+def names_of_arguments(args: Sequence[object], kwargs: Mapping[str, object]) -> list[str]:
+    """Returns what the leaves of a call's arguments are called, in the order of their nest.
+
+    >>> names_of_arguments((1, {"b": 2, "a": 3}), {"y": 4})
+    ['argument 0', 'argument 1/a', 'argument 1/b', 'argument `y`']
+    """
+    called = [(f"argument {index}", each) for index, each in enumerate(args)]
+    called += [(f"argument `{key}`", kwargs[key]) for key in sorted(kwargs)]
+    return [name for own, each in called for name in _names(each, own)]
+
+
 def _names(structure: object, called: str) -> Iterator[str]:
     if isinstance(structure, Mapping):
         for key in sorted(structure):
@@ -66,7 +80,7 @@ def _of_leaf(leaf: object) -> tf.Tensor:
         found += [tf.reduce_sum(_mixed(_numbers(each))) for each in rows]
     mixed = tf.reduce_sum(_mixed(tf.stack(found)))
     # What is multiplied has its best bits above.
-    return tf.bitwise.right_shift(mixed, tf.constant(33, tf.int64)) & (2**31 - 1)
+    return tf.bitwise.right_shift(mixed, tf.constant(64 - BITS, tf.int64)) & (2**BITS - 1)
 
 
 def _mixed(numbers: tf.Tensor) -> tf.Tensor:
@@ -82,6 +96,9 @@ def _numbers(rows: tf.Tensor) -> tf.Tensor:
     if flat.dtype == tf.string:
         return tf.strings.to_hash_bucket_fast(flat, 2**62)
     dtype = flat.dtype
+    if dtype.is_floating:
+        # There are many NaNs; which of them operations give is not the data's.
+        flat = tf.where(flat == flat, flat, tf.constant(float("nan"), dtype))
     if dtype.is_floating or dtype.is_complex or dtype.is_integer or dtype.is_bool:
         return bits_of(flat)
     return tf.zeros([0], tf.int64)

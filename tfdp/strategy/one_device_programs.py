@@ -135,5 +135,5 @@ class OneDevicePrograms(tf.distribute.Strategy):
                 sharded=sharded,
                 jit_compile=jit_compile,
             )
-        options = ProgramOptions(keep_rows=sharded, jit_compile=bool(jit_compile))
+        options = ProgramOptions(keep_rows=sharded, jit_compile=bool(jit_compile), compares=True)
         return Partitioned(self, function, input_signature, options)

@@ -28,6 +28,7 @@ from tfdp.strategy.captured import Captured
 from tfdp.strategy.program_recording import recorded
 from tfdp.strategy.program_support import ProgramSupport
 from tfdp.strategy.stand_ins import with_stand_in
+from tfdp.strategy.told import Told
 
 
 class ProgramOptions(NamedTuple):
@@ -38,12 +39,14 @@ class ProgramOptions(NamedTuple):
       jit_compile: Whether XLA compiles what lies between its collectives.
       recorder: What records its steps; None: nothing does.
       may_loop: Whether a graph that calls it may be a loop's body.
+      compares: Whether the processes compare what they are given.
     """
 
     keep_rows: bool
     jit_compile: bool
     recorder: Recorder | None = None
     may_loop: bool = True
+    compares: bool = False
 
 
 class ProgramCalls:
@@ -60,6 +63,7 @@ class ProgramCalls:
         example. How many examples all replicas have of each batch is the first argument of a call
         then.
       options: What the program is asked for.
+      names: What its arguments are called.
 
     Attributes:
       program: The program of a replica.
@@ -75,6 +79,7 @@ class ProgramCalls:
         batches: Mapping[int, Batch],
         cut: Cut,
         options: ProgramOptions,
+        names: Sequence[str] = (),
     ) -> None:
         self._cut, self._batches = cut, batches
         self._source, self._captured = source, captured
@@ -86,6 +91,8 @@ class ProgramCalls:
         self._may_be_empty = cut.may_be_empty or bool(cut.irregular)
         collectives, sequences = support.collectives()
         self._alone = len(self._devices) == self._num_replicas
+        compares = options.compares and support.num_processes > 1
+        self._told = Told(source, captured, cut, names, support) if compares else None
         by_rows = [
             (each, batches[number])
             for each in cut.irregular
@@ -104,12 +111,14 @@ class ProgramCalls:
             states=captured.states,
             sparse={each.first: rows for each, rows in by_rows if not each.depth},
             ragged={each.first: (rows, each.depth) for each, rows in by_rows if each.depth},
+            compared=None if self._told is None else (self._told.spec, self._told.names),
         )
         places = [
             f"by batch {layout.batch.name}" if isinstance(layout, Sharded) else "whole"
             for layout in layouts
         ]
-        support.agree_on(sequences, self.program, f"the cut of arguments ({', '.join(places)})")
+        said = f"the cut of arguments ({', '.join(places)})"
+        self._number = support.agree_on(sequences, self.program, said)
         whole_operations.tell(self.program)
         if options.recorder is not None:
             self.program = recorded(self.program, options.recorder, source, support)
@@ -186,13 +195,15 @@ class ProgramCalls:
             (counts,), *rest = arguments
             arguments = tuple(rest)
         with tf.control_dependencies(self._refreshed()):
+            whole = arguments
             arguments, places = self._regular(arguments, counts)
             stand_ins = self._stand_ins(places, arguments)
+            told = None if self._told is None else self._told.of(whole, self._number)
             results = []
             for index, device in enumerate(self._devices):
                 with tf.device(device):
                     results.append(
-                        self._on_replica(index, names[index], places, arguments, stand_ins)
+                        self._on_replica(index, names[index], places, arguments, stand_ins, told)
                     )
         found = []
         for which, layout in enumerate(self.program.outputs):
@@ -272,6 +283,7 @@ class ProgramCalls:
         places: Mapping[Batch, tf.Tensor],
         arguments: Sequence[Sequence[tf.Tensor]],
         stand_ins: Sequence[tf.Tensor | None],
+        told: tf.Tensor | None,
     ) -> list[tf.Tensor]:
         rank = self._first_rank + index
         begins = {}
@@ -295,6 +307,8 @@ class ProgramCalls:
             else:
                 count = places[layout.batch][rank]
                 given.append(self._share(parts[0], begins[layout.batch], count))
+        if told is not None:
+            given.append(tf.zeros_like(told) if index else told)
         with tf.control_dependencies(given[first:]):
             # TensorFlow inlines calls in a graph: what needs no example, such as to count a step,
             # would be done though the data's iterator then says that there is none.

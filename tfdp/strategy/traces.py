@@ -26,6 +26,7 @@ class Trace:
       function: The program, of flat tensors.
       specs: Their specifications.
       options: What its programs are asked for.
+      names: What the tensors are called.
 
     Attributes:
       source: The traced program.
@@ -38,7 +39,9 @@ class Trace:
         function: Callable[..., Any],
         specs: Sequence[tf.TensorSpec],
         options: ProgramOptions,
+        names: Sequence[str] = (),
     ) -> None:
+        self._names = names
         self._strategy, self._options = strategy, options
         self.specs = tuple(specs)
         traced = tf.function(function)
@@ -76,6 +79,7 @@ class Trace:
             batches,
             cut,
             self._options,
+            self._names,
         )
 
     @property
