@@ -14,8 +14,7 @@ from tfdp.errors import RankMismatchError
 ENDED = "Every rank must have as many batches; whether there is one (1) or not (0), by rank:"
 UNEQUAL = "Every rank must have the same batches; number of examples in this one, by rank:"
 DIFFERENT = (
-    "Every rank must have the same batches, in the same order: no `shard`, one seed. Fingerprints, "
-    "by rank, of"
+    "Every rank must have the same batches (no `shard`, one seed); fingerprints, by rank, of"
 )
 
 # What is compared besides tensors: the program that a function became, by its Python values too.
@@ -29,20 +28,21 @@ def checks(by_rank: tf.Tensor, names: Sequence[str]) -> list[tf.Operation]:
       by_rank: The numbers, a row for each rank.
       names: What they are of.
     """
-    alike = tf.reduce_all(by_rank == by_rank[:1], 0)
-    which = tf.argmin(tf.cast(alike, tf.int32))
-    said = [DIFFERENT, tf.gather(list(names), which), by_rank[:, which]]
+    said = [f"{DIFFERENT} {'; '.join(names)}:", by_rank]
+    condition = tf.reduce_all(by_rank == by_rank[:1])
     # In a graph `tf.debugging.Assert` puts a conditional around it, which each step runs.
-    check = tf.raw_ops.Assert(condition=tf.reduce_all(alike), data=said, summarize=-1)
+    check = tf.raw_ops.Assert(condition=condition, data=said, summarize=-1)
     return [] if check is None else [check]
 
 
 def found_in(error: Exception) -> tuple[str, list[int]] | None:
-    """Returns the name, and the numbers by rank, that `checks` told of, if they did."""
-    found = re.search(re.escape(DIFFERENT) + r"\] \[(.*?)\] \[([-\d ]+)\]", str(error))
+    """Returns the first name, with its numbers by rank, that `checks` found to differ; or None."""
+    found = re.search(re.escape(DIFFERENT) + r" (.*?):\] \[(\[[-\d\]\[ ]+\])\]", str(error))
     if found is None:
         return None
-    return found[1], list(map(int, found[2].split()))
+    rows = [list(map(int, row.split())) for row in re.findall(r"[-\d ]+", found[2])]
+    columns = zip(found[1].split("; "), zip(*rows, strict=True), strict=True)
+    return next((name, list(numbers)) for name, numbers in columns if len({*numbers}) > 1)
 
 
 @contextlib.contextmanager
