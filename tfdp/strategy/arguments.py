@@ -76,7 +76,7 @@ class Arguments:
         self._sizes = {each.cut.stop for each in self._irregular if not each.depth}
         self.shapes = [
             tf.TensorShape([_whole_length(parts, even_over), *parts[0].shape[1:]])
-            if in_parts and index not in self._sizes
+            if in_parts and index not in self._sizes and parts[0].shape.rank != 0
             else parts[0].shape
             for index, (parts, in_parts) in enumerate(zip(self.parts, self._in_parts, strict=True))
         ]
