@@ -111,7 +111,7 @@ class ProgramCalls:
             states=captured.states,
             sparse={each.first: rows for each, rows in by_rows if not each.depth},
             ragged={each.first: (rows, each.depth) for each, rows in by_rows if each.depth},
-            compared=None if self._told is None else (self._told.spec, self._told.names),
+            compared=None if self._told is None else self._told.of_program,
         )
         places = [
             f"by batch {layout.batch.name}" if isinstance(layout, Sharded) else "whole"
@@ -194,11 +194,14 @@ class ProgramCalls:
         if self._cut.of_shares:
             (counts,), *rest = arguments
             arguments = tuple(rest)
-        with tf.control_dependencies(self._refreshed()):
-            whole = arguments
+        checks, told = [], None
+        if self._told is not None and self._told.of_program is not None:
+            told = self._told.row(arguments, self._number)
+        elif self._told is not None:
+            checks = self._told.checks(arguments, self._number)
+        with tf.control_dependencies([*self._refreshed(), *checks]):
             arguments, places = self._regular(arguments, counts)
             stand_ins = self._stand_ins(places, arguments)
-            told = None if self._told is None else self._told.of(whole, self._number)
             results = []
             for index, device in enumerate(self._devices):
                 with tf.device(device):
@@ -308,7 +311,7 @@ class ProgramCalls:
                 count = places[layout.batch][rank]
                 given.append(self._share(parts[0], begins[layout.batch], count))
         if told is not None:
-            given.append(tf.zeros_like(told) if index else told)
+            given.append(told)
         with tf.control_dependencies(given[first:]):
             # TensorFlow inlines calls in a graph: what needs no example, such as to count a step,
             # would be done though the data's iterator then says that there is none.

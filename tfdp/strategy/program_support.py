@@ -139,6 +139,10 @@ class ProgramSupport:
             return rows
         return text_rows.gather_any(rows, counts, lambda own, _: self._between.gather(own, 0))
 
+    def of_all_processes(self, numbers: tf.Tensor) -> tf.Tensor:
+        """Returns the vector of numbers that each process has, in order."""
+        return self._between.of_all_processes(numbers)
+
     def count_step(self) -> None:
         """Counts, in the graph that is being built, that a program begins."""
         self._replicas.processes.count_step()

@@ -159,7 +159,9 @@ class ShareIterator(DistributedIterator):
         Steps of Keras compare theirs, which are `Cut`s.
         """
         if self._seen is not None and not isinstance(element_of(self._element_spec), Cut):
-            self._seen.add(self._strategy.extended, self._cuts_of(elements[:1])[0])
+            with tf.device(self._strategy.extended.worker_devices[0]):
+                first = self._cut_of(elements[0])
+            self._seen.add(self._strategy.extended, first)
         if self._tally is not None and clock is not None:
             self._tally.add(clock.seconds_until(elements[0]))
 
@@ -285,8 +287,12 @@ class ShareIteratorSpec(DistributedIteratorSpec):
         return [
             *super()._component_specs,
             HANDLE_SPEC,
-            *counter_specs(self._element_spec, self._strategy),
+            *self._counter_specs,
         ]
+
+    @property
+    def _counter_specs(self) -> list[tf.TensorSpec]:
+        return counter_specs(self._element_spec, self._strategy)
 
     def _to_components(self, value: ShareIterator) -> list[Any]:
         handles = [each.handle for each in (value._tally, value._seen) if each is not None]

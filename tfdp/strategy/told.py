@@ -1,7 +1,7 @@
 """What processes tell each other of a call, to see that all of them were given the same.
 
 Each has the whole of what it is given, and takes its rows. The numbers travel with the first sum of
-the program.
+the program, where a process has one replica.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ class Told:
 
     Attributes:
       names: What the numbers are of.
-      spec: The matrix of all processes' numbers, a row for each.
     """
 
     def __init__(
@@ -50,21 +49,40 @@ class Told:
             for each in self._outside
         ]
         self.names = [unequal_data.PROGRAM, *(called[index] for index in self._which), *outside]
+        self._support = support
         self._process = support.first_rank // len(support.devices)
-        self.spec = tf.TensorSpec([support.num_processes, len(self.names)], tf.float32)
+        self._spec = tf.TensorSpec([support.num_processes, len(self.names)], tf.float32)
 
-    def of(self, arguments: Sequence[Sequence[tf.Tensor]], program: int) -> tf.Tensor:
-        """Returns the numbers of this process in the matrix, and zeros for the others'.
+    @property
+    def of_program(self) -> tuple[tf.TensorSpec, Sequence[str]] | None:
+        """What the program compares, see `partition`; None: the processes do so before it begins.
+
+        Where a process has several replicas, one that finds a difference would end the others' sum,
+        and those of other processes would wait for it.
+        """
+        return (self._spec, self.names) if len(self._support.devices) == 1 else None
+
+    def row(self, arguments: Sequence[Sequence[tf.Tensor]], program: int) -> tf.Tensor:
+        """Returns the numbers of this process in the matrix of all, and zeros for the others'.
 
         Args:
           arguments: The arguments of a call.
           program: A number that tells the program from others.
         """
+        place, row = [[self._process]], self._numbers(arguments, program)
+        with tf.device("CPU:0"):
+            return tf.scatter_nd(place, [tf.cast(row, tf.float32)], self._spec.shape)
+
+    def checks(self, arguments: Sequence[Sequence[tf.Tensor]], program: int) -> list[tf.Operation]:
+        """Returns what fails unless all processes tell the same, see `row`."""
+        by_rank = self._support.of_all_processes(self._numbers(arguments, program))
+        return unequal_data.checks(by_rank, self.names)
+
+    def _numbers(self, arguments: Sequence[Sequence[tf.Tensor]], program: int) -> tf.Tensor:
         given = [arguments[index][0] for index in self._which] + list(map(value_of, self._outside))
         with tf.device("CPU:0"):
             own = tf.constant([program], tf.int64)
-            if given:
-                found = fingerprints.of_leaves(given) // 2 ** (fingerprints.BITS - _BITS)
-                own = tf.concat([own, found], 0)
-            place = [[self._process]]
-            return tf.scatter_nd(place, [tf.cast(own, tf.float32)], self.spec.shape)
+            if not given:
+                return own
+            found = fingerprints.of_leaves(given) // 2 ** (fingerprints.BITS - _BITS)
+            return tf.concat([own, found], 0)
