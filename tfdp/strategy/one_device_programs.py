@@ -13,7 +13,7 @@ from tfdp import keras_adapter
 from tfdp.partition import Explanation
 from tfdp.replicas import one_device
 from tfdp.strategy.partitioned import Partitioned
-from tfdp.strategy.program_calls import ProgramOptions
+from tfdp.strategy.program_options import ProgramOptions
 
 
 class OneDevicePrograms(tf.distribute.Strategy):
@@ -113,6 +113,8 @@ class OneDevicePrograms(tf.distribute.Strategy):
           PartitionError: When it is called: the program cannot be partitioned. It names the
             operation and the line.
           GradientError: A tape outside goes back through it.
+          RankMismatchError: When it is called: some rank was given other batches or values, as
+            their first and last rows tell; in a graph an `InvalidArgumentError` says so.
 
         >>> import tfdp
         >>> strategy = tfdp.DataParallelStrategy(devices=["CPU:0", "CPU:1"])

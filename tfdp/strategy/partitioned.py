@@ -24,7 +24,8 @@ from tfdp.strategy._tensorflow_programs import (
 from tfdp.strategy.arguments import Arguments, Shares
 from tfdp.strategy.lengths import Lengths
 from tfdp.strategy.outside_tapes import without_gradient
-from tfdp.strategy.program_calls import ProgramCalls, ProgramOptions
+from tfdp.strategy.program_calls import ProgramCalls
+from tfdp.strategy.program_options import ProgramOptions
 from tfdp.strategy.traces import Trace
 
 if TYPE_CHECKING:

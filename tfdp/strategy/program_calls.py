@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -21,32 +20,14 @@ from tfdp.partition import (
     host_of,
     partition,
 )
-from tfdp.recording import Recorder
 from tfdp.strategy import graph_options, irregular, order_of_sums, whole_operations
 from tfdp.strategy.argument_cuts import Cut
 from tfdp.strategy.captured import Captured
+from tfdp.strategy.program_options import ProgramOptions
 from tfdp.strategy.program_recording import recorded
 from tfdp.strategy.program_support import ProgramSupport
 from tfdp.strategy.stand_ins import with_stand_in
 from tfdp.strategy.told import Told
-
-
-class ProgramOptions(NamedTuple):
-    """What a program is asked for.
-
-    Attributes:
-      keep_rows: Whether outputs that are sharded are given as the local replicas' rows.
-      jit_compile: Whether XLA compiles what lies between its collectives.
-      recorder: What records its steps; None: nothing does.
-      may_loop: Whether a graph that calls it may be a loop's body.
-      compares: Whether the processes compare what they are given.
-    """
-
-    keep_rows: bool
-    jit_compile: bool
-    recorder: Recorder | None = None
-    may_loop: bool = True
-    compares: bool = False
 
 
 class ProgramCalls:

@@ -12,7 +12,8 @@ from tfdp.partition import REPLICATED, Batch, Layout, Sharded
 from tfdp.strategy import captured, tracing
 from tfdp.strategy._tensorflow_programs import container_of_copy
 from tfdp.strategy.argument_cuts import Cut
-from tfdp.strategy.program_calls import ProgramCalls, ProgramOptions
+from tfdp.strategy.program_calls import ProgramCalls
+from tfdp.strategy.program_options import ProgramOptions
 
 if TYPE_CHECKING:
     from tfdp.strategy.data_parallel import DataParallelStrategy

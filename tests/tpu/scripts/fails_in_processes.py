@@ -22,7 +22,7 @@ x, y = np.ones([64, 4], "float32"), np.ones([64, 1], "float32")
 
 
 def fail(where):
-    if fails and how == where:
+    if fails and (how == where or (how == "goes on" and where == "callback")):
         if where == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         raise ValueError(f"a mistake in the {where}")
@@ -79,6 +79,6 @@ try:
         model.evaluate(x, y, batch_size=8, verbose=0)
 except Exception as error:
     print(f"GOT {type(error).__name__}: {error}", flush=True)
-    if how == "caught" or (fails and how == "goes on"):
+    if fails and how == "goes on":
         time.sleep(60)
     raise
