@@ -92,7 +92,7 @@ class Processes(Meetings, OneProcess):
             raise failure from error
 
     def _tell(self, error: BaseException) -> None:
-        self.error = _in_a_line(error)
+        self.error = _in_words(error)
         self.board.sign({"text": f"after {self.error}", "error": self.error})
 
     def _failure_within(self, seconds: float) -> Exception | None:
@@ -104,7 +104,7 @@ class Processes(Meetings, OneProcess):
     def _note_uncaught(
         self, original: Callable[..., Any], kind: Any, value: Any, trace: Any
     ) -> None:
-        self._uncaught = _in_a_line(value)
+        self._uncaught = _in_words(value)
         original(kind, value, trace)
 
     def _end(self) -> None:
@@ -113,7 +113,7 @@ class Processes(Meetings, OneProcess):
         if self._uncaught is None and failure is None:
             self.board.close()
             return
-        self._end_at_once(self._uncaught or _in_a_line(failure))
+        self._end_at_once(self._uncaught or _in_words(failure))
 
     def _end_at_once(self, error: str) -> None:
         """Says goodbye with an error, and ends without what waits for all processes."""
@@ -163,9 +163,9 @@ class Processes(Meetings, OneProcess):
         return found
 
 
-def _in_a_line(error: BaseException | None) -> str:
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text.splitlines()[-1][:300] if text else ''}"
+def _in_words(error: BaseException | None) -> str:
+    """Returns an error's text: of some the first line tells, of others the last."""
+    return f"{type(error).__name__}: {str(error).strip()}"[:2000]
 
 
 @functools.cache
