@@ -1,5 +1,6 @@
 """`Telemetry` in one process: each number against another way to get it."""
 
+import contextlib
 import json
 import threading
 
@@ -7,11 +8,13 @@ import harness
 import keras
 import numpy as np
 import pytest
+import resumed_training
 import tensorflow as tf
 import tiers
 
 import tfdp
 from tfdp.recording import Recorder
+from tfdp.report.rank_log import read_rank
 
 PARTS = ("input", "compute", "meeting", "communication")
 
@@ -363,6 +366,64 @@ def test_a_run_that_goes_on_in_the_same_folder_counts_on(tmp_path):
     go_on(0, 2)
     go_on(2, 3)
     assert [step["step"] for step in lines(tmp_path)] == list(range(1, 16))
+
+
+def of_arrays(x, y):
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(7)
+
+
+def of_pipeline(x, y):
+    return tfdp.data.pipeline((x, y), 7, seed=1)
+
+
+@pytest.mark.parametrize("data", tiers.first_of(of_arrays, of_pipeline))
+@pytest.mark.parametrize(("stop_at", "kept"), tiers.first_of((9, 8), (3, 2)))
+def test_a_run_that_goes_on_in_mid_epoch_counts_on(tmp_path, data, stop_at, kept):
+    """Five steps an epoch: what came after the checkpoint is repeated, and nothing else."""
+
+    def train(*others):
+        checkpoint = tfdp.callbacks.Checkpoint(tmp_path / "kept", every_steps=2)
+        callback = tfdp.callbacks.Telemetry(tmp_path)
+        x, y = harness.regression_data()
+        keras.utils.set_random_seed(1)
+        with tfdp.DataParallelStrategy(["CPU:0"]).scope():
+            model = harness.dense_model(keras.optimizers.SGD(0.1))
+        model.fit(data(x, y), epochs=3, verbose=0, callbacks=[callback, *others, checkpoint])
+
+    with contextlib.suppress(resumed_training.Stop):
+        train(resumed_training.StopAt(stop_at, resumed_training.stop))
+    train()
+    repeated = list(range(kept + 1, stop_at + 1))
+    assert [step["step"] for step in lines(tmp_path)] == [
+        *range(1, stop_at + 1),
+        *range(kept + 1, 16),
+    ]
+    assert {step["steps"] for step in lines(tmp_path)} == {1}
+    log = read_rank(tmp_path / "rank0.jsonl")
+    assert log.repeated_steps == len(repeated) and log.restarts == (kept + 1,)
+    assert [step.step for step in log.steps] == list(range(1, 16))
+
+
+@pytest.mark.exhaustive("test_a_run_that_goes_on_in_mid_epoch_counts_on")
+def test_a_pipeline_that_was_restored_by_hand_in_mid_epoch_counts_on(tmp_path):
+    state = {}
+
+    def train(initial_epoch, *callbacks):
+        def data(x, y):
+            made = of_pipeline(x, y)
+            if state:
+                made.restore(state["kept"])
+            state["pipeline"] = made
+            return made
+
+        fit(tmp_path, data=data, initial_epoch=initial_epoch, epochs=3, callbacks=callbacks)
+
+    with contextlib.suppress(resumed_training.Stop):
+        train(0, resumed_training.StopAt(8, resumed_training.stop))
+    state["kept"] = state["pipeline"].state()
+    train(1)
+    steps = [step["step"] for step in lines(tmp_path)]
+    assert steps == [*range(1, 8), *range(9, 16)]  # the callback that stopped came before it
 
 
 @pytest.mark.exhaustive("test_epochs_validation_and_the_run_have_lines")

@@ -1312,3 +1312,82 @@ def test_ranks_whose_programs_hold_other_numbers_are_told(strategy, board):
 @pytest.mark.parametrize("case", tiers.first_of(*irregular.CASES))
 def test_ragged_and_sparse_rows_of_all_processes_are_one_batch(strategy, case):
     irregular.check_shares(case, strategy)
+
+
+OWN_TO_A_RANK = {
+    "argument 0": lambda x, rank: ((x + rank,), {}),
+    "argument 0 ": lambda x, rank: ((x[: len(x) - rank],), {}),
+    "argument `y`/b": lambda x, rank: ((x,), {"y": {"a": 1, "b": tf.constant([1.0, 2.0 + rank])}}),
+    "argument `rate`": lambda x, rank: ((x,), {"rate": tf.constant(0.1 + rank)}),
+    "argument `twice`": lambda x, rank: ((x,), {"twice": tf.constant(rank == 1)}),
+    "argument 1": lambda x, rank: ((x, tf.constant(["a", f"b{rank}"])), {}),
+    "argument 1 ": lambda x, rank: ((x, tf.ragged.constant([[1.0], [2.0, 3.0 + rank]])), {}),
+    "those of Python": lambda x, rank: ((x,), {"rate": 0.3 if rank == 1 else 0.2}),
+    "variable `outside": lambda x, rank: ((x,), {"outside": 1.0 + rank}),
+}
+
+
+def test_other_values_on_a_rank_are_refused_by_a_program_before_it_writes(strategy):
+    """Also where a branch, or a gather, would wait for ranks that do not come."""
+    with strategy.scope():
+        weight = tf.Variable(tf.ones([3]))
+    outside = tf.Variable(1.0, name="outside")
+
+    @strategy.partitioned
+    def step(x, y=None, rate=0.1, twice=None):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.reduce_sum(x * weight, 1) ** 2)
+        weight.assign_sub(outside * rate * tape.gradient(loss, weight))
+        return loss if twice is None else tf.cond(twice, lambda: tf.reduce_sum(x), lambda: loss)
+
+    x = np.arange(12, dtype="float32").reshape(4, 3) / 10
+    for rate in (0.2, 0.3):  # a program for each is there already
+        step(x, rate=rate)
+    step(
+        x * np.nan if strategy.rank == 1 else x * -np.nan
+    )  # which of many NaNs it is, is no matter
+    weight.assign(tf.ones([3]))
+    for name, given in OWN_TO_A_RANK.items():
+        args, kwargs = given(x, strategy.rank)
+        outside.assign(kwargs.pop("outside", 1.0))
+        with pytest.raises(tfdp.errors.RankMismatchError, match=f"{name.strip()}.*on rank 1"):
+            step(*args, **kwargs)
+        outside.assign(1.0)
+        np.testing.assert_array_equal(weight, np.ones(3))
+    with pytest.raises(tfdp.errors.RankMismatchError, match="argument 0"):
+        strategy.partitioned(lambda x: tf.sort(x, 0))(x[: 4 - strategy.rank])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="fingerprints, by rank, of"):
+        tf.function(step)(tf.constant(x + strategy.rank))
+    assert np.isfinite(step(x))
+
+
+@pytest.mark.parametrize("known", tiers.first_of(True, False))
+@pytest.mark.parametrize("first", tiers.first_of(5, 0))
+def test_other_batches_on_a_rank_are_found_in_loops_over_distributed_datasets(
+    strategy, first, known
+):
+    def dataset():
+        x = np.arange(80.0).reshape(10, 8, 1)
+        x[first:] += strategy.rank
+        made = tf.data.Dataset.from_tensor_slices({"x": x, "number": np.arange(10)})
+        return made if known else made.filter(lambda _: True)
+
+    @tf.function
+    def of_graph(distributed):
+        for element in distributed:
+            strategy.run(lambda element: tf.reduce_sum(element["x"]), args=(element,))
+
+    with pytest.raises(tfdp.errors.RankMismatchError, match="of x/x in one are others on rank 1"):
+        for _ in strategy.experimental_distribute_dataset(dataset()):
+            pass
+    with pytest.raises(tf.errors.InvalidArgumentError, match="fingerprints, by rank, of x/number;"):
+        of_graph(strategy.experimental_distribute_dataset(dataset()))
+    own = strategy.distribute_datasets_from_function(lambda _: dataset())
+    assert sum(strategy.num_replicas_in_sync // strategy.world_size for _ in own) == 10
+
+
+def test_a_program_takes_a_scalar_of_a_distributed_dataset(strategy):
+    dataset = tf.data.Dataset.from_tensor_slices((np.ones([3, 4, 2]), [1.0, 2.0, 3.0]))
+    scaled = strategy.partitioned(lambda x, scale: tf.reduce_sum(x) * tf.cast(scale, x.dtype))
+    found = [float(scaled(*each)) for each in strategy.experimental_distribute_dataset(dataset)]
+    assert found == [8.0, 16.0, 24.0]

@@ -75,6 +75,20 @@ def test_what_processes_do_unlike_each_other_is_refused(kind, error, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "how", tiers.first_of("callback", "generator", "pipeline", "step", "own code", "goes on")
+)
+def test_an_error_of_one_ends_all_within_seconds_and_is_named(how):
+    running = started("fails_in_processes.py", 2, 1, how)
+    first, last = (process.communicate(timeout=300)[0] for process in running)
+    assert running[0].returncode == 1 and running[1].returncode != 0, first + last
+    place = "callback" if how == "goes on" else how
+    assert f"a mistake in the {place}" in last
+    assert "RankLostError: Rank 0: lost rank 1" in first
+    assert f"a mistake in the {place}" in first
+
+
+@pytest.mark.slow
 def test_a_checkpoint_and_files_of_parts_are_those_of_one_training(tmp_path):
     script = "checkpoints_in_processes.py"
     whole, cut_off = tmp_path / "whole", tmp_path / "cut off"

@@ -14,7 +14,7 @@ class InputMonitor(keras.callbacks.Callback):
     0.02 means that of each second 20 ms went by in waiting for the next batch. Near 1 the steps do
     nothing but wait: then read, decode or map in less time, or use `cache`. In the logs of a batch
     it is the fraction of the epoch so far; in the logs of an epoch the fraction of all its steps,
-    without validation.
+    without validation. Of an epoch that a restart goes on with, it is of the steps since then.
 
     Under a strategy of tfdp it is the time in which this process' replicas wait for their shares.
     Other strategies fetch batches beforehand, and it is the time in which they wait.

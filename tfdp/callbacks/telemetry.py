@@ -16,6 +16,7 @@ from tfdp.callbacks.log_files import FORMAT, LogFiles
 from tfdp.callbacks.loss_scale import applied_steps
 from tfdp.callbacks.run_facts import described, host_name, steps_before
 from tfdp.callbacks.step_clock import StepClock
+from tfdp.checkpoint.place import AbstractPlace
 from tfdp.cluster import run_status
 from tfdp.manifest import write_manifest
 from tfdp.recording import Recorder
@@ -114,19 +115,23 @@ class Telemetry(keras.callbacks.Callback):
         self.sample_every = int(sample_every)
         self.tensorboard = tensorboard
         self._pipeline: Any = None
+        self._place: AbstractPlace | None = None
         self._data: Any = None
         self._is_training = False
 
-    def watch(self, data: Any, pipeline: Any) -> None:
-        """Sets the data that the next training reads, and the pipeline if the data is one.
+    def watch(self, data: Any, pipeline: Any, place: AbstractPlace | None = None) -> None:
+        """Sets what the next training reads; `fit` calls it.
 
-        `fit` calls it.
+        Args:
+          data: The data.
+          pipeline: The pipeline, if the data is one.
+          place: The place in the data from which a Checkpoint goes on, if there is one.
 
         >>> import numpy as np, tempfile, tfdp
         >>> batches = tfdp.data.pipeline(np.ones(8), 4, seed=1)
         >>> Telemetry(tempfile.mkdtemp()).watch(batches, batches)
         """
-        self._data, self._pipeline = data, pipeline
+        self._data, self._pipeline, self._place = data, pipeline, place
 
     # ---- the training
 
@@ -160,11 +165,11 @@ class Telemetry(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Starts the clock."""
+        # A Checkpoint has the epoch's batches numbered from its place on, Keras from 0 on.
+        self._steps_of_epoch = 0 if self._place is None else self._place.steps_in_epoch
         if self._step is None:  # only now all callbacks have restored their states
-            before = self._files.last_step_before(epoch)
-            self._step = steps_before(self.model.optimizer) if before is None else before
+            self._step = self._steps_before(epoch)
         self._epoch, self._epoch_began = epoch, time.perf_counter()
-        self._steps_of_epoch = 0
         self._applied = applied_steps(self.model.optimizer)
         self._clock.start()
 
@@ -221,6 +226,19 @@ class Telemetry(keras.callbacks.Callback):
         self._files.line("step", step=self._step, epoch=self._epoch, **line)
         if is_sample:
             self._files.scalars(self._step, _scalars(line))
+
+    def _steps_before(self, epoch: int) -> int:
+        """Returns the steps of earlier trainings, and of the epoch that this one goes on with."""
+        before = self._files.last_step_before(epoch)
+        if before is None:
+            kept = 0 if self._place is None else self._place.steps
+            return kept or steps_before(self.model.optimizer)
+        if self._place is not None or self._pipeline is None:
+            return before + self._steps_of_epoch
+        # One that was restored by hand.
+        whole, left = self._pipeline.batches_per_epoch, self._pipeline.batches_left
+        is_epoch = left is not None and whole == self.params.get("steps")
+        return before + (whole - left if is_epoch else 0)
 
     def _steps_until(self, batch: int) -> int:
         """Returns the steps of an execution that no recorder counts.

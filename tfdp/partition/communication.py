@@ -60,8 +60,14 @@ class Communicator(Protocol):
     def keeps_summands(self) -> bool:
         """Whether summands stay such wherever they can, as code of the replicas' own wants them."""
 
-    def sum(self, specs: Sequence[tf.TensorSpec]) -> Collective:
-        """Takes summands, and gives their sums over the replicas: the same bits on all of them."""
+    def sum(self, specs: Sequence[tf.TensorSpec], compared: Sequence[str] = ()) -> Collective:
+        """Takes summands, and gives their sums over the replicas: the same bits on all of them.
+
+        Args:
+          specs: The summands.
+          compared: The last one's sum is a matrix with a row for each process. It fails unless all
+            rows are alike: by these names of the columns, the first that differs.
+        """
 
     def gather(self, spec: tf.TensorSpec) -> Collective:
         """Takes rows of any dtype and the number of each replica's, and gives all, in their order.

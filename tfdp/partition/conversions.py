@@ -195,16 +195,17 @@ class Conversions:
     def sum(self, tensors: Sequence[Tensor], why: str = "") -> None:
         """Sums summands, bucket by bucket; each tensor's `whole` is its sum then."""
         program = self.program
-        for bucket in program.buckets(tensors):
-            if program.num_replicas == 1:
-                for tensor in bucket:
-                    tensor.whole = tensor.local
-                continue
-            specs = [tf.TensorSpec(static(tensor), tensor.dtype) for tensor in bucket]
-            collective = program.communicator.sum(specs)
-            inputs = [tensor.local for tensor in bucket]
-            contents = [Content.of_tensor(tensor) for tensor in bucket]
-            sums = program.exchange(self.writer, "sum", collective, inputs, self.op, why, contents)
+        if program.num_replicas == 1:
+            for tensor in tensors:
+                tensor.whole = tensor.local
+            return
+        # First what is to be compared, with what can take it along.
+        buckets = sorted(
+            program.buckets(tensors),
+            key=lambda bucket: not program.compares_with(self.writer, bucket),
+        )
+        for bucket in buckets:
+            sums = program.sum(self.writer, bucket, self.op, why)
             for tensor, output in zip(bucket, sums, strict=True):
                 tensor.whole = output
 
@@ -344,13 +345,3 @@ class Conversions:
             assert summand.whole is not None
             return summand.whole
         return stacked
-
-
-def static(tensor: Tensor) -> tf.TensorShape:
-    """Returns what tracing knows of the shape of what a replica holds."""
-    if tensor.shape is None:
-        return tf.TensorShape(None)
-    sizes = [size if isinstance(size, int) else None for size in tensor.shape]
-    if tensor.sharded is not None:
-        sizes[tensor.sharded.axis] = None
-    return tf.TensorShape(sizes)

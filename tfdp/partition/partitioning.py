@@ -65,6 +65,7 @@ def partition(
     states: Sequence[Layout] | None = None,
     sparse: Mapping[int, Batch] = MappingProxyType({}),
     ragged: Mapping[int, tuple[Batch, int]] = MappingProxyType({}),
+    compared: tuple[tf.TensorSpec, Sequence[str]] | None = None,
 ) -> ReplicaProgram:
     """Makes the program that each of N replicas runs from the one that one device runs.
 
@@ -85,6 +86,9 @@ def partition(
       ragged: By the number of its first component, which values and then splits are, for each
         ragged tensor of which a replica has the values of its rows the rows' batch, and the number
         of splits, which are whole.
+      compared: The matrix of numbers that processes compare, a row for each, and what its columns
+        are called, see `Communicator.sum`: the summand of a replica is the argument after all
+        inputs. None: they compare nothing.
 
     Raises:
       PartitionError: An operation cannot be partitioned.
@@ -113,6 +117,9 @@ def partition(
         assert entries is not None
         for level in range(depth):
             inputs[first + 1 + level].names = splits_of(batch, entries.batch, level, depth)
+    if compared is not None:
+        spec, names = compared
+        program.compare(program.main.argument("told", spec.dtype), spec, names)
     for index, tensors in enumerate(captured):
         own = source.inputs[len(layouts) + index]
         state = states[index] if states is not None else REPLICATED
@@ -144,6 +151,7 @@ def partition(
         output.local if is_kept else walk.convert.whole(output, "it is returned")
         for output, is_kept in zip(outputs, kept, strict=True)
     ]
+    program.compare_at_last()
     main = program.main.finish(returned, program.effects(program.main, effects))
     functions = [*program.functions, main]
     # Not those of loops, whose devices would wait for each other in each pass.

@@ -16,7 +16,7 @@ from tfdp.partition.layouts import Sharded
 from tfdp.partition.report import Content, Exchanged, Report
 from tfdp.partition.sizes import Batch, FixedCut, Size, SizeLike, Symbol
 from tfdp.partition.source import SourceOp
-from tfdp.partition.tensors import Dimension, Tensor, size_bytes
+from tfdp.partition.tensors import Dimension, Tensor, size_bytes, static
 from tfdp.partition.writing import Output, Writer, unique_name
 
 
@@ -99,6 +99,7 @@ class Program:
         self._sizes: dict[tuple[Writer, SizeLike], Output] = {}
         self._last: dict[Writer, str] = {}
         self._fixed: dict[FixedCut, Place] = {}
+        self._compared: tuple[Output, tf.TensorSpec, Sequence[str]] | None = None
 
     @property
     def num_replicas(self) -> int:
@@ -190,6 +191,46 @@ class Program:
 
     # ---- collectives
 
+    def compare(self, told: Output, spec: tf.TensorSpec, names: Sequence[str]) -> None:
+        """Has what processes tell compared before the first collective of the program ends.
+
+        What differs between them could have some wait in collectives that others do not come to.
+
+        Args:
+          told: The replica's summand of a matrix with a row for each process.
+          spec: The matrix.
+          names: What its columns are called.
+        """
+        self._compared = told, spec, names
+
+    def sum(
+        self, writer: Writer, bucket: Sequence[Tensor], op: SourceOp | None, why: str
+    ) -> list[Output]:
+        """Writes the sums of summands that travel together."""
+        inputs = [tensor.local for tensor in bucket]
+        specs = [tf.TensorSpec(static(tensor), tensor.dtype) for tensor in bucket]
+        contents = [Content.of_tensor(tensor) for tensor in bucket]
+        names: Sequence[str] = ()
+        if self.compares_with(writer, bucket):
+            assert self._compared is not None
+            (told, spec, names), self._compared = self._compared, None
+            inputs, specs = [*inputs, told], [*specs, spec]
+            contents.append(Content.of(told, spec.shape.as_list()))
+        collective = self.communicator.sum(specs, names)
+        outputs = self.exchange(writer, "sum", collective, inputs, op, why, contents)
+        return outputs[: len(bucket)]
+
+    def compare_at_last(self) -> None:
+        """Writes the comparison by itself, if no summands took it along."""
+        if self._compared is not None:
+            self.sum(self.main, (), None, "processes compare what they are given")
+
+    def compares_with(self, writer: Writer, bucket: Sequence[Tensor]) -> bool:
+        """Returns whether what is to be compared can travel with summands."""
+        if self._compared is None or writer is not self.main:
+            return False
+        return not bucket or any(tensor.dtype == self._compared[1].dtype for tensor in bucket)
+
     def exchange(
         self,
         writer: Writer,
@@ -257,6 +298,8 @@ class Program:
 
     def in_order(self, writer: Writer, write: Any) -> list[Output]:
         """Writes what contains a collective so that it begins after the last one of a function."""
+        if writer is self.main:
+            self.compare_at_last()
         before = writer.control
         if writer in self._last:
             writer.control = (*before, self._last[writer])

@@ -157,3 +157,13 @@ def array_of(values: Any) -> np.ndarray:
     found = np.empty(np.shape(values), object)
     found[...] = values
     return found
+
+
+def static(tensor: Tensor) -> tf.TensorShape:
+    """Returns what tracing knows of the shape of what a replica holds."""
+    if tensor.shape is None:
+        return tf.TensorShape(None)
+    sizes = [size if isinstance(size, int) else None for size in tensor.shape]
+    if tensor.sharded is not None:
+        sizes[tensor.sharded.axis] = None
+    return tf.TensorShape(sizes)

@@ -6,17 +6,15 @@ or shuffles them by a seed of its own, examples are lost and others come twice, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import tensorflow as tf
 
-from tfdp.replicas.checksums import bits_of
+# As many numbers of two rows are looked at, evenly spread over them.
+_MOST = 2048
 
-# As many numbers of an example are looked at, evenly spread over it.
-_MOST = 1024
-
-# Powers of a generator modulo 2**64 weigh the places; a multiplication wraps there.
-_WEIGHT = 6364136223846793005
+# What a fingerprint has of the 64 bits of a hash.
+BITS = 31
 
 
 def of_leaves(batch: object) -> tf.Tensor:
@@ -43,6 +41,17 @@ def names(batch: object) -> list[str]:
     return [name for part, own in zip(parts, called, strict=False) for name in _names(part, own)]
 
 
+def names_of_arguments(args: Sequence[object], kwargs: Mapping[str, object]) -> list[str]:
+    """Returns what the leaves of a call's arguments are called, in the order of their nest.
+
+    >>> names_of_arguments((1, {"b": 2, "a": 3}), {"y": 4})
+    ['argument 0', 'argument 1/a', 'argument 1/b', 'argument `y`']
+    """
+    called = [(f"argument {index}", each) for index, each in enumerate(args)]
+    called += [(f"argument `{key}`", kwargs[key]) for key in sorted(kwargs)]
+    return [name for own, each in called for name in _names(each, own)]
+
+
 def _names(structure: object, called: str) -> Iterator[str]:
     if isinstance(structure, Mapping):
         for key in sorted(structure):
@@ -55,33 +64,32 @@ def _names(structure: object, called: str) -> Iterator[str]:
 
 
 def _of_leaf(leaf: object) -> tf.Tensor:
-    found = [tf.constant(0, tf.int64)]
+    found = []
     for part in tf.nest.flatten(leaf, expand_composites=True):
         if part is None:
             continue
-        composite = part is not leaf  # a part of which has no rows of examples
+        has_rows = part is leaf  # and is no component of a ragged or sparse tensor
         part = tf.convert_to_tensor(part)
-        rows = [part] if composite or part.shape.rank == 0 else [part[:1], part[-1:]]
-        found.append(tf.reduce_sum(_mixed(tf.shape(part, tf.int64))))
-        found += [tf.reduce_sum(_mixed(_numbers(each))) for each in rows]
-    mixed = tf.reduce_sum(_mixed(tf.stack(found)))
-    # What is multiplied has its best bits above.
-    return tf.bitwise.right_shift(mixed, tf.constant(33, tf.int64)) & (2**31 - 1)
+        found.append(tf.shape(part, tf.int64))
+        if part.dtype not in (tf.resource, tf.variant):
+            ends = has_rows and part.shape.rank != 0
+            found.append(_hashed(tf.concat([part[:1], part[-1:]], 0) if ends else part))
+    hashed = _hashed(tf.concat(found or [[0]], 0))[0]
+    return tf.bitwise.right_shift(hashed, tf.constant(64 - BITS, tf.int64)) & (2**BITS - 1)
 
 
-def _mixed(numbers: tf.Tensor) -> tf.Tensor:
-    """Returns numbers, each weighed by its place; as one they stand for all of them."""
-    places = tf.range(tf.size(numbers, tf.int64), dtype=tf.int64)
-    return (numbers + 1) * (2 * places + 1) * _WEIGHT + places
-
-
-def _numbers(rows: tf.Tensor) -> tf.Tensor:
-    """Returns the bits of elements of a tensor, as a vector of int64."""
-    flat = tf.reshape(rows, [-1])
-    flat = flat[:: tf.maximum(tf.size(flat) // _MOST, 1)]
-    if flat.dtype == tf.string:
-        return tf.strings.to_hash_bucket_fast(flat, 2**62)
-    dtype = flat.dtype
-    if dtype.is_floating or dtype.is_complex or dtype.is_integer or dtype.is_bool:
-        return bits_of(flat)
-    return tf.zeros([0], tf.int64)
+def _hashed(rows: tf.Tensor) -> tf.Tensor:
+    """Returns a number, int64, in a vector of one, for the elements of a tensor."""
+    flat = tf.reshape(rows, [1, -1])
+    known = rows.shape.num_elements()
+    step = tf.maximum(tf.size(rows) // _MOST, 1) if known is None else max(known // _MOST, 1)
+    if known is None or known // _MOST > 1:
+        flat = flat[:, ::step]
+    if flat.dtype.is_floating and flat.dtype.size == 1:  # TensorFlow compares none of these
+        flat = tf.cast(flat, tf.float32)
+    if flat.dtype.is_floating:
+        # There are many NaNs; which of them operations give is not the data's.
+        flat = tf.where(flat == flat, flat, tf.constant(float("nan"), flat.dtype))
+    with tf.device("CPU:0"):
+        found = tf.raw_ops.Fingerprint(data=flat, method="farmhash64")
+        return tf.bitcast(found, tf.int64)

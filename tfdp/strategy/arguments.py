@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tfdp.replicas import fingerprints
 from tfdp.strategy._tensorflow import DistributedValues
 from tfdp.strategy.argument_cuts import Cut, Irregular
 from tfdp.strategy.lengths import Lengths
@@ -42,6 +43,7 @@ class Arguments:
 
     def __init__(self, args: Any, kwargs: Any, even_over: int = 0) -> None:
         given = tf.nest.map_structure(_in_parts, (args, kwargs))
+        self._given = given
         flat = tf.nest.flatten(given, expand_composites=True)
         self._structure = tf.nest.map_structure(_of_any_length, given)
         self._fixed: list[Any] = []  # of each leaf that is no tensor its value
@@ -61,7 +63,7 @@ class Arguments:
             if isinstance(leaf, _Parts):
                 self.parts.append([tf.convert_to_tensor(part) for part in leaf.values])
                 self._in_parts.append(True)
-            elif tf.is_tensor(leaf) or isinstance(leaf, (np.ndarray, np.generic)):
+            elif _is_tensor(leaf):
                 self.parts.append([tf.convert_to_tensor(leaf)])
                 self._in_parts.append(False)
             else:
@@ -98,6 +100,19 @@ class Arguments:
             for parts in self.parts
             for part in parts
         )
+
+    def names(self) -> list[str]:
+        """Returns what the tensors among the arguments are called."""
+        leaves = tf.nest.flatten(self._given)
+        called = fingerprints.names_of_arguments(*self._given)
+        if len(called) != len(leaves):  # there are nests of which only TensorFlow knows
+            called = [f"the arguments' leaf {index}" for index in range(len(leaves))]
+        found = []
+        for name, leaf in zip(called, leaves, strict=True):
+            whole = leaf.values[0] if isinstance(leaf, _Parts) else leaf
+            parts = tf.nest.flatten(whole, expand_composites=True)
+            found += [name for part in parts if _is_tensor(part) or isinstance(leaf, _Parts)]
+        return found
 
     def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns the function of the tensors among the arguments."""
@@ -224,6 +239,10 @@ class _Parts:
     def are_irregular(self) -> bool:
         """Whether they are ragged or sparse."""
         return isinstance(self.values[0], (tf.RaggedTensor, tf.SparseTensor))
+
+
+def _is_tensor(leaf: Any) -> bool:
+    return tf.is_tensor(leaf) or isinstance(leaf, (np.ndarray, np.generic))
 
 
 def _whole_shape(parts: Sequence[tf.Tensor], even_over: int) -> tf.TensorShape:

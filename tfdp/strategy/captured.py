@@ -28,12 +28,14 @@ class Captured:
       of_replicas: Of each captured tensor that of each local replica.
       states: How the copies of each variable make its value, see `tfdp.partition.rules.variables`;
         for other tensors replicated.
+      outside: Tensors, and variables, that are no strategy's: each process has its own.
       refreshed: Variables from outside of the strategy's scope, with their copies on the other
         local replicas, which are written before each call.
     """
 
     of_replicas: list[list[tf.Tensor]]
     states: list[Layout]
+    outside: list[tf.Tensor]
     refreshed: list[tuple[tf.Tensor, list[tf.Variable]]]
 
 
@@ -44,7 +46,7 @@ def captured_by(tensors: Sequence[tf.Tensor], devices: Sequence[str]) -> Capture
       tensors: What it captures, in order.
       devices: The devices of the local replicas.
     """
-    found = Captured([], [], [])
+    found = Captured([], [], [], [])
     for tensor in tensors:
         reference = getattr(tensor, container_of_copy, None)
         container = reference() if callable(reference) else None
@@ -57,6 +59,8 @@ def captured_by(tensors: Sequence[tf.Tensor], devices: Sequence[str]) -> Capture
         if buffers is not None:
             found.of_replicas.append(buffers)
             continue
+        if _is_variable(tensor) or tensor.dtype not in (tf.resource, tf.variant):
+            found.outside.append(tensor)
         copies = _copies(tensor, devices[1:]) if _is_variable(tensor) else None
         if not copies:
             found.of_replicas.append(_for_each(tensor, len(devices)))
@@ -64,6 +68,19 @@ def captured_by(tensors: Sequence[tf.Tensor], devices: Sequence[str]) -> Capture
         found.of_replicas.append([tensor, *(copy.handle for copy in copies)])
         found.refreshed.append((tensor, copies))
     return found
+
+
+def value_of(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns the value of one of `Captured.outside`."""
+    if tensor.dtype != tf.resource:
+        return tensor
+    return tf.raw_ops.ReadVariableOp(resource=tensor, dtype=_kind(tensor)[0])
+
+
+def _kind(handle: tf.Tensor) -> tuple[tf.DType, tf.TensorShape]:
+    """Returns the dtype and the shape of a variable."""
+    (kind,) = handle_data(handle).shape_and_type[:1]
+    return tf.as_dtype(kind.dtype), tf.TensorShape(kind.shape)
 
 
 def _for_each(tensor: tf.Tensor, count: int) -> list[tf.Tensor]:
@@ -101,11 +118,10 @@ def _is_variable(tensor: tf.Tensor) -> bool:
 
 def _copies(handle: tf.Tensor, devices: Sequence[str]) -> list[tf.Variable]:
     """Makes copies of a variable that was made outside of the strategy's scope."""
-    (kind,) = handle_data(handle).shape_and_type[:1]
-    dtype, shape = tf.as_dtype(kind.dtype), tf.TensorShape(kind.shape)
+    dtype, shape = _kind(handle)
     made = []
     with tf.init_scope():
-        value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+        value = value_of(handle)
         for device in devices:
             with tf.device(device):
                 made.append(tf.Variable(value, trainable=False, shape=shape, dtype=dtype))

@@ -13,7 +13,7 @@ from tfdp import keras_adapter, tracebacks
 from tfdp.partition import Explanation
 from tfdp.replicas import one_device
 from tfdp.strategy.partitioned import Partitioned
-from tfdp.strategy.program_calls import ProgramOptions
+from tfdp.strategy.program_options import ProgramOptions
 
 
 class OneDevicePrograms(tf.distribute.Strategy):
@@ -114,6 +114,8 @@ class OneDevicePrograms(tf.distribute.Strategy):
           PartitionError: When it is called: the program cannot be partitioned. It names the
             operation and the line.
           GradientError: A tape outside goes back through it.
+          RankMismatchError: When it is called: some rank was given other batches or values, as
+            their first and last rows tell; in a graph an `InvalidArgumentError` says so.
 
         >>> import tfdp
         >>> strategy = tfdp.DataParallelStrategy(devices=["CPU:0", "CPU:1"])
@@ -136,5 +138,5 @@ class OneDevicePrograms(tf.distribute.Strategy):
                 sharded=sharded,
                 jit_compile=jit_compile,
             )
-        options = ProgramOptions(keep_rows=sharded, jit_compile=bool(jit_compile))
+        options = ProgramOptions(keep_rows=sharded, jit_compile=bool(jit_compile), compares=True)
         return Partitioned(self, function, input_signature, options)

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfdp import tracebacks
 from tfdp.partition import Explanation, Report, lines_named
 from tfdp.recording import Recorder
-from tfdp.replicas import Cut, FullCut, one_device
+from tfdp.replicas import Cut, FullCut, one_device, unequal_data
 from tfdp.strategy import calls_of_shares, graph_options, without_arguments
 from tfdp.strategy._tensorflow import regroup
 from tfdp.strategy._tensorflow_programs import (
@@ -25,7 +25,8 @@ from tfdp.strategy._tensorflow_programs import (
 from tfdp.strategy.arguments import Arguments, Shares
 from tfdp.strategy.lengths import Lengths
 from tfdp.strategy.outside_tapes import without_gradient
-from tfdp.strategy.program_calls import ProgramCalls, ProgramOptions
+from tfdp.strategy.program_calls import ProgramCalls
+from tfdp.strategy.program_options import ProgramOptions
 from tfdp.strategy.traces import Trace
 
 if TYPE_CHECKING:
@@ -90,7 +91,8 @@ class Partitioned:
         arguments = Arguments(args, kwargs)
         if tf.executing_eagerly():
             # In a cluster what ended a collective is told by the rank that it began on.
-            with self._strategy.extended.processes.explained():
+            processes = self._strategy.extended.processes
+            with processes.explained(), unequal_data.explained(self._strategy):
                 try:
                     return self._called(self._trace(arguments), arguments)
                 except tf.errors.OpError as error:
@@ -152,14 +154,14 @@ class Partitioned:
         return type(error)(error.node_def, error.op, said)
 
     def prepare(self, recorder: Recorder | None, may_loop: bool) -> None:
-        """Says, before its first call, what is known of all calls.
+        """Says, before its first call, what is known of all calls: their arguments are compared.
 
         Args:
           recorder: What records its steps; None: nothing does.
           may_loop: Whether a graph that calls it may be a loop's body.
         """
         assert not self._traces
-        self._options = self._options._replace(recorder=recorder, may_loop=may_loop)
+        self._options = self._options._replace(recorder=recorder, may_loop=may_loop, compares=False)
 
     def calling(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context for calls of graphs that hold the function: optimized as it is."""
@@ -211,23 +213,23 @@ class Partitioned:
         for trace in traces:
             if trace.takes(arguments.shapes):
                 return trace
-        function = arguments.function(self.python_function)
+        function, names = arguments.function(self.python_function), arguments.names()
         if signed is not None:
-            traces.append(Trace(self._strategy, function, signed, self._options))
+            traces.append(Trace(self._strategy, function, signed, self._options, names))
             return traces[-1]
         specs, fixed = arguments.specs(traces[-1].specs if traces else None), arguments.fixed()
         if key in self._asks_for_sizes:
             specs = fixed
         drawn = random.getstate(), np.random.get_state()
         try:
-            traces.append(Trace(self._strategy, function, specs, self._options))
+            traces.append(Trace(self._strategy, function, specs, self._options, names))
         except (TypeError, ValueError, NotImplementedError, tf.errors.InvalidArgumentError):
             if fixed == specs:
                 raise
             # The function asks Python for sizes: it is traced for these alone, as on one device.
             random.setstate(drawn[0])
             np.random.set_state(drawn[1])
-            traces.append(Trace(self._strategy, function, fixed, self._options))
+            traces.append(Trace(self._strategy, function, fixed, self._options, names))
             self._asks_for_sizes.add(key)
         return traces[-1]
 

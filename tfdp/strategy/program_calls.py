@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -21,29 +20,14 @@ from tfdp.partition import (
     host_of,
     partition,
 )
-from tfdp.recording import Recorder
 from tfdp.strategy import graph_options, irregular, order_of_sums, whole_operations
 from tfdp.strategy.argument_cuts import Cut
 from tfdp.strategy.captured import Captured
+from tfdp.strategy.program_options import ProgramOptions
 from tfdp.strategy.program_recording import recorded
 from tfdp.strategy.program_support import ProgramSupport
 from tfdp.strategy.stand_ins import with_stand_in
-
-
-class ProgramOptions(NamedTuple):
-    """What a program is asked for.
-
-    Attributes:
-      keep_rows: Whether outputs that are sharded are given as the local replicas' rows.
-      jit_compile: Whether XLA compiles what lies between its collectives.
-      recorder: What records its steps; None: nothing does.
-      may_loop: Whether a graph that calls it may be a loop's body.
-    """
-
-    keep_rows: bool
-    jit_compile: bool
-    recorder: Recorder | None = None
-    may_loop: bool = True
+from tfdp.strategy.told import Told
 
 
 class ProgramCalls:
@@ -60,6 +44,7 @@ class ProgramCalls:
         example. How many examples all replicas have of each batch is the first argument of a call
         then.
       options: What the program is asked for.
+      names: What its arguments are called.
 
     Attributes:
       program: The program of a replica.
@@ -75,6 +60,7 @@ class ProgramCalls:
         batches: Mapping[int, Batch],
         cut: Cut,
         options: ProgramOptions,
+        names: Sequence[str] = (),
     ) -> None:
         self._cut, self._batches = cut, batches
         self._source, self._captured = source, captured
@@ -86,6 +72,8 @@ class ProgramCalls:
         self._may_be_empty = cut.may_be_empty or bool(cut.irregular)
         collectives, sequences = support.collectives()
         self._alone = len(self._devices) == self._num_replicas
+        compares = options.compares and support.num_processes > 1
+        self._told = Told(source, captured, cut, names, support) if compares else None
         by_rows = [
             (each, batches[number])
             for each in cut.irregular
@@ -104,12 +92,14 @@ class ProgramCalls:
             states=captured.states,
             sparse={each.first: rows for each, rows in by_rows if not each.depth},
             ragged={each.first: (rows, each.depth) for each, rows in by_rows if each.depth},
+            compared=None if self._told is None else self._told.of_program,
         )
         places = [
             f"by batch {layout.batch.name}" if isinstance(layout, Sharded) else "whole"
             for layout in layouts
         ]
-        support.agree_on(sequences, self.program, f"the cut of arguments ({', '.join(places)})")
+        said = f"the cut of arguments ({', '.join(places)})"
+        self._number = support.agree_on(sequences, self.program, said)
         whole_operations.tell(self.program)
         if options.recorder is not None:
             self.program = recorded(self.program, options.recorder, source, support)
@@ -185,14 +175,19 @@ class ProgramCalls:
         if self._cut.of_shares:
             (counts,), *rest = arguments
             arguments = tuple(rest)
-        with tf.control_dependencies(self._refreshed()):
+        checks, told = [], None
+        if self._told is not None and self._told.of_program is not None:
+            told = self._told.row(arguments, self._number)
+        elif self._told is not None:
+            checks = self._told.checks(arguments, self._number)
+        with tf.control_dependencies([*self._refreshed(), *checks]):
             arguments, places = self._regular(arguments, counts)
             stand_ins = self._stand_ins(places, arguments)
             results = []
             for index, device in enumerate(self._devices):
                 with tf.device(device):
                     results.append(
-                        self._on_replica(index, names[index], places, arguments, stand_ins)
+                        self._on_replica(index, names[index], places, arguments, stand_ins, told)
                     )
         found = []
         for which, layout in enumerate(self.program.outputs):
@@ -272,6 +267,7 @@ class ProgramCalls:
         places: Mapping[Batch, tf.Tensor],
         arguments: Sequence[Sequence[tf.Tensor]],
         stand_ins: Sequence[tf.Tensor | None],
+        told: tf.Tensor | None,
     ) -> list[tf.Tensor]:
         rank = self._first_rank + index
         begins = {}
@@ -295,6 +291,8 @@ class ProgramCalls:
             else:
                 count = places[layout.batch][rank]
                 given.append(self._share(parts[0], begins[layout.batch], count))
+        if told is not None:
+            given.append(told)
         with tf.control_dependencies(given[first:]):
             # TensorFlow inlines calls in a graph: what needs no example, such as to count a step,
             # would be done though the data's iterator then says that there is none.

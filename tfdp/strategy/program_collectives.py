@@ -16,6 +16,7 @@ from tfdp import bucketing
 from tfdp.collectives import Reducer, text_rows
 from tfdp.engines import Engine, Sequences
 from tfdp.partition import Collective
+from tfdp.replicas import unequal_data
 from tfdp.sharding import Cut
 from tfdp.strategy import captured_alike
 from tfdp.strategy.shared_collectives import (
@@ -85,11 +86,17 @@ class ProgramCollectives:
         """The least tensor that is summed alone."""
         return self._reducer.alone_bytes
 
-    def sum(self, specs: Sequence[tf.TensorSpec]) -> Collective:
+    def sum(self, specs: Sequence[tf.TensorSpec], compared: Sequence[str] = ()) -> Collective:
         """Sums as `Communicator` says, in one bucket."""
 
         def of_rank(rank: int, *tensors: tf.Tensor) -> list[tf.Tensor]:
-            return self._sums(rank, tensors)
+            sums = self._sums(rank, tensors)
+            if not compared:
+                return sums
+            with tf.device("CPU:0"):
+                checks = unequal_data.checks(tf.cast(sums[-1], tf.int64), compared)
+            with tf.control_dependencies(checks):
+                return list(map(tf.identity, sums))
 
         known = _bytes(specs)
         sent = None if known is None else 2 * known * (self.num_replicas - 1) // self.num_replicas

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -52,6 +53,11 @@ class ProgramSupport:
         return self._replicas.num_replicas
 
     @property
+    def num_processes(self) -> int:
+        """The number of processes."""
+        return self._replicas.processes.world_size
+
+    @property
     def reducer(self) -> Reducer:
         """Sums between the replicas."""
         return self._replicas.reducer
@@ -88,8 +94,10 @@ class ProgramSupport:
         )
         return made, sequences
 
-    def agree_on(self, sequences: Sequences, program: ReplicaProgram, cut: str) -> None:
+    def agree_on(self, sequences: Sequences, program: ReplicaProgram, cut: str) -> int:
         """Waits until the other processes have the same program, with the same collectives.
+
+        Returns a number of 24 bits that tells the program from others.
 
         Args:
           sequences: The records of its collectives.
@@ -101,7 +109,7 @@ class ProgramSupport:
         """
         sequences.check()
         if self._replicas.processes.world_size == 1:
-            return
+            return 0
         name = program.name.split("_tfdp_")[0]
         operations = list(operations_of(program.source))
 
@@ -110,8 +118,10 @@ class ProgramSupport:
                 return cut
             return f"{operations[number].type} at {operations[number].line()}"
 
-        self._agreement.reach_program([*map(text_of, operations), cut], name, described)
+        texts = [*map(text_of, operations), cut]
+        self._agreement.reach_program(texts, name, described)
         self._agreement.reach(sequences, name)
+        return int(hashlib.sha256("\n".join(texts).encode()).hexdigest()[:6], 16)
 
     def own(self, numbers: tf.Tensor) -> list[tf.Tensor]:
         """Returns the numbers of the local replicas among those of all."""
@@ -120,6 +130,10 @@ class ProgramSupport:
     def of_all(self, rows: tf.Tensor) -> tf.Tensor:
         """Returns rows of any dtype, those of each process, in the order of replicas."""
         return self._between.gather(rows, 0)
+
+    def of_all_processes(self, numbers: tf.Tensor) -> tf.Tensor:
+        """Returns the vector of numbers that each process has, in order."""
+        return self._between.of_all_processes(numbers)
 
     def count_step(self) -> None:
         """Counts, in the graph that is being built, that a program begins."""

@@ -10,7 +10,14 @@ from tfdp.data.feed import AbstractFeed
 from tfdp.data.tally import Tally
 from tfdp.strategy import numbers_in_shapes
 from tfdp.strategy._tensorflow import DistributedDataset, DistributedDatasetSpec
-from tfdp.strategy.share_iterators import Counted, ShareIterator, element_of, tally_specs
+from tfdp.strategy.seen import Seen
+from tfdp.strategy.share_iterators import (
+    Counted,
+    ShareIterator,
+    counter_specs,
+    counters,
+    element_of,
+)
 
 # As many shares as TensorFlow's iterators over several devices have ready.
 _READ_AHEAD = 2
@@ -79,6 +86,7 @@ class ShareDataset(DistributedDataset):
 
     feed: AbstractFeed | None = None  # known where the dataset was made, but not in graphs
     tally: Tally | None = None
+    seen: Seen | None = None
 
     @classmethod
     def of(
@@ -91,15 +99,21 @@ class ShareDataset(DistributedDataset):
     ) -> ShareDataset:
         """Makes a dataset of the shares of the process' own replicas."""
         extended: Any = strategy.extended
+        compares = extended.in_cluster and not are_counted
+        seen = Seen.of(shares.element_spec[1]) if compares else None
         if extended.num_replicas > 1 and numbers_in_shapes.needed_by(extended.worker_devices):
             shares = numbers_in_shapes.told_by_shapes(shares)
         if are_counted:
             shares = tf.data.Dataset.zip(Counted(shares))
         shares, options = read_by_one_iterator(shares, input_workers, options)
-        return cls(input_workers, strategy, shares, options=options)
+        made = cls(input_workers, strategy, shares, options=options)
+        made.seen = seen
+        return made
 
     def __iter__(self) -> ShareIterator:
-        return ShareIterator.over(super().__iter__(), tally=self.tally, feed=self.feed)
+        return ShareIterator.over(
+            super().__iter__(), tally=self.tally, seen=self.seen, feed=self.feed
+        )
 
     @property
     def element_spec(self) -> Any:
@@ -128,22 +142,24 @@ class ShareDatasetSpec(DistributedDatasetSpec):
 
     @property
     def _component_specs(self) -> list[Any]:
-        return [*super()._component_specs, *tally_specs(self._element_spec)]
+        specs = counter_specs(self._element_spec, self._strategy)
+        return [*super()._component_specs, *specs]
 
     def _to_components(self, value: ShareDataset) -> list[Any]:
-        handles = [] if value.tally is None else [value.tally.handle]
+        handles = [each.handle for each in (value.tally, value.seen) if each is not None]
         return [*super()._to_components(value), *handles]
 
     def _from_components(self, components: Any) -> ShareDataset:
-        tallies = len(tally_specs(self._element_spec))
+        count = len(counter_specs(self._element_spec, self._strategy))
+        own = len(components) - count
         dataset = ShareDataset(
             input_workers=self._input_workers,
             strategy=self._strategy,
-            components=components[: len(components) - tallies],
+            components=components[:own],
             element_spec=self._element_spec,
             enable_get_next_as_optional=self._enable_get_next_as_optional,
             options=self._options,
             replica_order=self._replica_order,
         )
-        dataset.tally = Tally(components[-1]) if tallies else None
+        dataset.tally, dataset.seen = counters(components[own:], self._element_spec)
         return dataset

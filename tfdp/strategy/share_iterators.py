@@ -25,6 +25,7 @@ from tfdp.strategy._tensorflow import (
     regroup,
 )
 from tfdp.strategy.fetching import BROKEN, Fetching
+from tfdp.strategy.seen import Seen
 
 _BROKEN = (
     "The replicas must get the shares of one batch, but these shares belong to several: " + BROKEN
@@ -45,6 +46,7 @@ class ShareIterator(DistributedIterator):
 
     _fetching: Fetching
     _tally: Tally | None = None
+    _seen: Seen | None = None
     _feed: AbstractFeed | None = None
 
     @classmethod
@@ -53,10 +55,11 @@ class ShareIterator(DistributedIterator):
 
         Args:
           iterator: The other iterator; if it is one of shares, both count together.
-          parts: The parts that differ from the other's: `tally`, `feed`, `element_spec`.
+          parts: The parts that differ from the other's: `tally`, `seen`, `feed`, `element_spec`.
         """
         shared = {
-            name: getattr(iterator, f"_{name}", None) for name in ("fetching", "tally", "feed")
+            name: getattr(iterator, f"_{name}", None)
+            for name in ("fetching", "tally", "seen", "feed")
         }
         return cls._made(
             **{**_described(iterator), "components": iterator._iterators, **shared, **parts}
@@ -64,11 +67,16 @@ class ShareIterator(DistributedIterator):
 
     @classmethod
     def _made(
-        cls, fetching: Fetching | None, tally: Tally | None, feed: AbstractFeed | None, **parts: Any
+        cls,
+        fetching: Fetching | None,
+        tally: Tally | None,
+        seen: Seen | None,
+        feed: AbstractFeed | None,
+        **parts: Any,
     ) -> Self:
         iterator = cls(**parts)
         iterator._fetching = fetching or Fetching.made()
-        iterator._tally, iterator._feed = tally, feed
+        iterator._tally, iterator._seen, iterator._feed = tally, seen, feed
         return iterator
 
     @functools.cached_property
@@ -85,8 +93,8 @@ class ShareIterator(DistributedIterator):
         Raises:
           tf.errors.OutOfRangeError: There is no batch left.
           tf.errors.OpError: The dataset raised an error.
-          RankMismatchError: The data of some ranks ended before that of others; in a graph an
-            `InvalidArgumentError` says so.
+          RankMismatchError: The data of some ranks ended before that of others, or are others; in
+            a graph an `InvalidArgumentError` says so.
         """
         with explained(self._feed), self._clock() as clock, unequal_data.explained(self._strategy):
             if tf.executing_eagerly() and not self._must_agree:
@@ -99,7 +107,7 @@ class ShareIterator(DistributedIterator):
                 optionals = self._next_optionals()
                 with tf.control_dependencies([self._all_or_end(optionals)]):
                     elements = self._values(optionals)
-        self._count(clock, elements)
+            self._count(clock, elements)
         return self._regrouped(elements)
 
     def get_next_as_optional(self) -> Any:
@@ -146,7 +154,14 @@ class ShareIterator(DistributedIterator):
         return contextlib.nullcontext() if self._tally is None else Clock()
 
     def _count(self, clock: Clock | None, elements: Sequence[Any]) -> None:
-        """Counts the batch whose shares are the elements, if a feed gives them."""
+        """Counts the batch whose shares are the elements, if a feed gives them, or compares it.
+
+        Steps of Keras compare theirs, which are `Cut`s.
+        """
+        if self._seen is not None and not isinstance(element_of(self._element_spec), Cut):
+            with tf.device(self._strategy.extended.worker_devices[0]):
+                first = self._cut_of(elements[0])
+            self._seen.add(self._strategy.extended, first)
         if self._tally is not None and clock is not None:
             self._tally.add(clock.seconds_until(elements[0]))
 
@@ -269,18 +284,28 @@ class ShareIteratorSpec(DistributedIteratorSpec):
 
     @functools.cached_property
     def _component_specs(self) -> list[Any]:
-        return [*super()._component_specs, HANDLE_SPEC, *tally_specs(self._element_spec)]
+        return [
+            *super()._component_specs,
+            HANDLE_SPEC,
+            *self._counter_specs,
+        ]
+
+    @property
+    def _counter_specs(self) -> list[tf.TensorSpec]:
+        return counter_specs(self._element_spec, self._strategy)
 
     def _to_components(self, value: ShareIterator) -> list[Any]:
-        tallies = [] if value._tally is None else [value._tally.handle]
-        return [*super()._to_components(value), value._fetching.handle, *tallies]
+        handles = [each.handle for each in (value._tally, value._seen) if each is not None]
+        return [*super()._to_components(value), value._fetching.handle, *handles]
 
     def _from_components(self, components: Any) -> ShareIterator:
         workers = len(super()._component_specs)
-        fetching, *tallies = components[workers:]
+        fetching, *others = components[workers:]
+        tally, seen = counters(others, self._element_spec)
         return self.value_type._made(
             Fetching(fetching),
-            Tally(*tallies) if tallies else None,
+            tally,
+            seen,
             None,
             components=components[:workers],
             **_described(self),
@@ -301,9 +326,21 @@ def element_of(element: Any) -> Any:
     return element.element if isinstance(element, Counted) else element
 
 
-def tally_specs(element_spec: Any) -> list[tf.TensorSpec]:
-    """Returns the spec of the tally's handle, if elements are counted."""
-    return [HANDLE_SPEC] if isinstance(element_spec, Counted) else []
+def counter_specs(element_spec: Any, strategy: Any) -> list[tf.TensorSpec]:
+    """Returns the spec of the handle of what counts elements, or compares them, if anything does.
+
+    Elements of a feed are counted; others are compared where other ranks read them too.
+    """
+    counts = isinstance(element_spec, Counted) or strategy.extended.in_cluster
+    return [HANDLE_SPEC] if counts else []
+
+
+def counters(handles: Sequence[tf.Tensor], element_spec: Any) -> tuple[Tally | None, Seen | None]:
+    """Returns what counts elements, and what compares them, by the handles that there are."""
+    if not handles:
+        return None, None
+    (handle,) = handles
+    return (Tally(handle), None) if isinstance(element_spec, Counted) else (None, Seen(handle))
 
 
 def _described(source: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfdp.partition import PARTIAL, REPLICATED
 from tfdp.partition.own_calls import outermost
 from tfdp.strategy.argument_cuts import Cut
-from tfdp.strategy.program_calls import ProgramOptions
+from tfdp.strategy.program_options import ProgramOptions
 from tfdp.strategy.traces import Trace
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from tfdp.partition import REPLICATED, Batch, Layout, Sharded
 from tfdp.strategy import captured, tracing
 from tfdp.strategy._tensorflow_programs import container_of_copy
 from tfdp.strategy.argument_cuts import Cut
-from tfdp.strategy.program_calls import ProgramCalls, ProgramOptions
+from tfdp.strategy.program_calls import ProgramCalls
+from tfdp.strategy.program_options import ProgramOptions
 
 if TYPE_CHECKING:
     from tfdp.strategy.data_parallel import DataParallelStrategy
@@ -26,6 +27,7 @@ class Trace:
       function: The program, of flat tensors.
       specs: Their specifications.
       options: What its programs are asked for.
+      names: What the tensors are called.
 
     Attributes:
       source: The traced program.
@@ -38,7 +40,9 @@ class Trace:
         function: Callable[..., Any],
         specs: Sequence[tf.TensorSpec],
         options: ProgramOptions,
+        names: Sequence[str] = (),
     ) -> None:
+        self._names = names
         self._strategy, self._options = strategy, options
         self.specs = tuple(specs)
         traced = tf.function(function)
@@ -76,6 +80,7 @@ class Trace:
             batches,
             cut,
             self._options,
+            self._names,
         )
 
     @property

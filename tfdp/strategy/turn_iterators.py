@@ -154,3 +154,7 @@ class TurnIteratorSpec(ShareIteratorSpec):
     def value_type(self) -> type[ShareIterator]:
         """The class that the spec describes."""
         return TurnIterator
+
+    @property
+    def _counter_specs(self) -> list[tf.TensorSpec]:
+        return []  # each replica reads other elements

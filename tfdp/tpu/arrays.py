@@ -16,6 +16,7 @@ from jax.sharding import NamedSharding
 
 from tfdp import collectives
 from tfdp.errors import RankMismatchError
+from tfdp.tpu import pending
 
 
 def placed(value: np.ndarray, sharding: NamedSharding) -> Any:
@@ -36,7 +37,7 @@ def fetched(array: Any) -> np.ndarray:
     """Returns the whole of an array; where it is cut between processes all must ask together."""
     if array.is_fully_addressable or array.is_fully_replicated:
         return np.asarray(array)
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), pending.call():
         return np.asarray(multihost_utils.process_allgather(array, tiled=True))
 
 
@@ -44,7 +45,7 @@ def of_first(value: np.ndarray) -> np.ndarray:
     """Returns the first process' value; all must call it together."""
     if jax.process_count() == 1:
         return value
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), pending.call():
         found = multihost_utils.broadcast_one_to_all(value)
     return np.asarray(found).astype(value.dtype).reshape(value.shape)
 
@@ -60,7 +61,7 @@ def check_alike(tensors: Sequence[tf.Tensor]) -> None:
     checksum = 0
     for tensor in tensors:
         checksum = zlib.crc32(np.asarray(tensor).tobytes(), checksum)
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), pending.call():
         every = np.asarray(multihost_utils.process_allgather(np.int64(checksum))).ravel()
     others = [rank for rank, each in enumerate(every) if each != every[0]]
     if others:

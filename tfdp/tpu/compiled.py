@@ -91,6 +91,12 @@ class Compiled:
                 "Call it outside of the `tf.function`; what is in it is compiled as a whole."
             )
         self._strategy.extended.layouts.check_there()
+        with self._strategy.extended.processes.explained():
+            return self._run_together(calls)
+
+    def _run_together(
+        self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]
+    ) -> tuple[Any, Any]:
         rows = [_rows_of(*call) for call in calls]
         every = [_arguments(*own) for _, own in rows]
         whole, _ = rows[0]

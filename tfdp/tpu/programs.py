@@ -14,7 +14,7 @@ import tensorflow as tf
 from jax.extend.core import Primitive
 from jax.sharding import NamedSharding
 
-from tfdp.tpu import facts, warnings
+from tfdp.tpu import facts, pending, warnings
 from tfdp.tpu._jax import func, ir, merge_mlir_modules, register_lowering
 from tfdp.tpu.arrays import placed, placed_in_parts
 from tfdp.tpu.constraints import with_constraints
@@ -61,7 +61,9 @@ class Program:
         with MOVING:
             written = [self._taken(index) for index in self._written]
             kept = [self._taken(index) for index in self._kept]
-            outputs, news = self._compiled(written, kept, given)
+            with pending.call():
+                outputs, news = self._compiled(written, kept, given)
+            pending.note([*outputs, *news])
             for index, new in zip(self._written, news, strict=True):
                 self._variable(index).left(new)
         return list(outputs)

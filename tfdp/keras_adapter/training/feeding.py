@@ -66,11 +66,14 @@ def arrange(method: str, arguments: dict[str, Any]) -> Checkpoint | None:
     given_data = [arguments.get(name) for name in ("x", "y", "sample_weight")]
     given_data = [part for part in given_data if part is not None]
     given = callbacks_in(arguments)
-    for callback in given:
-        if isinstance(callback, (InputMonitor, Telemetry)):
-            data = feed if len(given_data) == 1 else tuple(given_data)
-            callback.watch(data, feed if isinstance(feed, AbstractFeed) else None)
     checkpoint = checkpointing.checkpoint_among(given, feed)
+    data = feed if len(given_data) == 1 else tuple(given_data)
+    pipeline = feed if isinstance(feed, AbstractFeed) else None
+    for callback in given:
+        if isinstance(callback, InputMonitor):
+            callback.watch(data, pipeline)
+        elif isinstance(callback, Telemetry):
+            callback.watch(data, pipeline, None if checkpoint is None else checkpoint.place)
     # It comes last, so that it keeps and restores what the other callbacks have changed.
     ordered = sorted(given, key=lambda callback: isinstance(callback, Checkpoint))
     if isinstance(feed, AbstractFeed) and feed.is_fresh:

@@ -7,13 +7,11 @@ batches would wait for each other, or mix them. With these they tell the learnin
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from tfdp.cluster import threads
 from tfdp.errors import RankMismatchError
 from tfdp.keras_adapter.training import program_recording, same_rates
 from tfdp.recording import Recorder
@@ -26,10 +24,6 @@ from tfdp.replicas import (
     rows_of,
     unequal_data,
 )
-
-# The message of the check in graphs; the name of a leaf, or of a learning rate, and what each rank
-# has of it follow.
-_DIFFERENT = "Every rank must have the same batches; fingerprints, by rank, of"
 
 
 def checked(
@@ -63,15 +57,12 @@ def checked(
     checks = [tf.raw_ops.Assert(condition=alike[0], data=said, summarize=-1)]
     if numbers.shape[0] != 1:
         # Where lengths differ, the rows differ as well: that is said of the lengths.
-        which = tf.argmin(tf.cast(alike, tf.int32))
         names = [
-            "",
             *([] if trained is None else same_rates.names(trained)),
             *fingerprints.names(data.rows if isinstance(data, Cut) else data),
         ]
-        said = [_DIFFERENT, tf.gather(names, which), by_rank[:, which]]
-        right = tf.reduce_all(alike) | ~alike[0]
-        checks.append(tf.raw_ops.Assert(condition=right, data=said, summarize=-1))
+        with tf.control_dependencies([check for check in checks if check is not None]):
+            checks += unequal_data.checks(by_rank[:, 1:], names)
     return [check for check in checks if check is not None]
 
 
@@ -81,22 +72,11 @@ def explained(strategy: Any) -> Iterator[None]:
     try:
         with unequal_data.explained(strategy):
             yield
-    except tf.errors.InvalidArgumentError as error:
-        found = re.search(re.escape(_DIFFERENT) + r"\] \[(.*)\] \[([-\d ]+)\]", str(error))
-        if found is None:
+    except RankMismatchError as error:
+        found = None if error.__cause__ is None else unequal_data.found_in(error.__cause__)
+        if found is None or not same_rates.are_named(found[0]):
             raise
-        name, numbers = found[1], found[2].split()
-        if same_rates.are_named(name):
-            raise same_rates.differ(strategy.rank, name, list(map(int, numbers))) from error
-        others = [str(rank) for rank, number in enumerate(numbers) if number != numbers[0]]
-        raise RankMismatchError(
-            f"Rank {strategy.rank}: every rank must be given the same global batches, of which "
-            f"each takes its own share, but the first or last rows of {name} in one are others on "
-            f"rank {' and '.join(others)} than on rank 0. Give all ranks the same dataset, in the "
-            "same order: no `shard`, one seed for what shuffles, draws or generates. Or let each "
-            "rank read examples of its own by `strategy.distribute_datasets_from_function(fn)`."
-            f"{threads.hint()}"
-        ) from error
+        raise same_rates.differ(strategy.rank, *found) from error.__cause__
 
 
 def _told(data: Any) -> tf.Tensor | None:

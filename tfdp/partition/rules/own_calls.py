@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdp.partition.conversions import static
 from tfdp.partition.flattening import CALLS
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, layout_of_parts
 from tfdp.partition.own_calls import OwnCodeError, own_call_of
 from tfdp.partition.report import Content
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.tensors import Tensor
+from tfdp.partition.tensors import Tensor, static
 from tfdp.partition.writing import Output
 
 

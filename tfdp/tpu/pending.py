@@ -1,0 +1,42 @@
+"""What the devices of all processes compute together, which this process may wait for.
+
+JAX has no way to end such a wait: see `processes`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+_calls: list[str] = []
+_outputs: list[Any] = []
+
+
+@contextlib.contextmanager
+def call() -> Iterator[None]:
+    """Notes, within the context, a call that all processes make together."""
+    _calls.append("")
+    try:
+        yield
+    finally:
+        _calls.pop()
+
+
+def note(outputs: Sequence[Any]) -> None:
+    """Notes the outputs of the latest program, which may still be computed."""
+    _outputs[:] = outputs[:1]
+
+
+def is_any() -> bool:
+    """Returns whether something is still computed; any thread may ask.
+
+    >>> import jax
+    >>> with call():
+    ...     is_any()
+    True
+    >>> note([jax.numpy.ones(2).block_until_ready()])
+    >>> is_any()
+    False
+    """
+    return bool(_calls) or not all(array.is_deleted() or array.is_ready() for array in _outputs[:])
