@@ -129,6 +129,9 @@ class Schedule:
         }
         scattered = [tensor for tensor in ordered if id(tensor) in parts]
         summands = [each for each in ordered if not (each.sharded or id(each) in parts)]
+        for tensor in (*scattered, *summands):
+            for variable in tensor.variables:
+                variable.is_summed = True
         if lent:  # others can wait for more that travels with them
             scattered, summands, joined = map(self._filled, (scattered, summands, joined))
         convert.sum(summands, asking)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfdp.partition.layouts import PARTIAL, REPLICATED, Layout, Replicated, Sharded
+from tfdp.partition.layouts import PARTIAL, REPLICATED, Layout, Listed, Replicated, Sharded
 from tfdp.partition.row_names import RowNames
 from tfdp.partition.sizes import UNKNOWN, Size, SizeLike, Symbol, is_size
 from tfdp.partition.writing import Output
@@ -29,6 +29,18 @@ class Dimension(Symbol):
         self.output, self.axis = output, axis
 
 
+class LoopVariable:
+    """How one round of a loop uses one of its variables.
+
+    Attributes:
+      meets_summand: Whether, whole, it is combined with a summand, which must be summed for that.
+      is_summed: Whether, a summand, it is summed, or what the round has made of it.
+    """
+
+    def __init__(self) -> None:
+        self.meets_summand = self.is_summed = False
+
+
 class Tensor:
     """A tensor of the one-device program: what a replica holds of it, and what is known of it.
 
@@ -45,10 +57,12 @@ class Tensor:
       names: What it tells of rows, if it does.
       origin: The tensor outside of the loop that this one is within it, if the loop leaves it as it
         is.
+      variables: The loops' variables that it is computed from by operations that keep summands.
     """
 
     __slots__ = (
-        *("entries", "layout", "local", "names", "number", "origin", "parts", "shape", "whole"),
+        *("entries", "layout", "local", "names", "number", "origin", "parts", "shape"),
+        *("variables", "whole"),
     )
 
     def __init__(
@@ -68,6 +82,7 @@ class Tensor:
         self.number = next(_numbers)
         self.origin: Tensor | None = None
         self.names: RowNames | None = None
+        self.variables: frozenset[LoopVariable] = frozenset()
 
     @property
     def dtype(self) -> tf.DType:
@@ -114,6 +129,7 @@ class Tensor:
     def within(self, local: Output | None = None) -> Tensor:
         """Returns the tensor as a function inside of this one has it."""
         inner = Tensor(local or self.local, self.layout, self.shape, self.entries)
+        inner.variables = self.variables
         if local is None:
             inner.whole, inner.parts = self.whole, dict(self.parts)
         return inner
@@ -131,6 +147,15 @@ def summed(tensor: Tensor) -> Tensor:
 def known(tensor: Tensor) -> Tensor:
     """Returns a tensor, or the sum of a summand if that is made already."""
     return summed(tensor) if tensor.layout == PARTIAL and tensor.whole is not None else tensor
+
+
+def note_meeting(tensors: Iterable[Tensor]) -> None:
+    """Notes that those of some tensors that are whole meet a summand, which must be summed."""
+    for tensor in tensors:
+        own = tensor.layout
+        if (own.element if isinstance(own, Listed) else own) == REPLICATED:
+            for variable in tensor.variables:
+                variable.meets_summand = True
 
 
 def static_shape(shape: tf.TensorShape) -> list[SizeLike | None] | None:

@@ -22,7 +22,7 @@ from tfdp.partition.rules.effects import is_effect, on_first
 from tfdp.partition.rules.registry import RULES, Results, Step
 from tfdp.partition.schedule import Schedule
 from tfdp.partition.source import SourceGraph
-from tfdp.partition.tensors import Tensor, summed
+from tfdp.partition.tensors import Tensor, note_meeting, summed
 from tfdp.partition.writing import Output, Writer
 
 
@@ -81,6 +81,7 @@ class Walk:
             self.convert.op = task.op
             task.results = self._results(step)
             _keep_numbers(inputs, task.results)
+            _keep_variables(step, inputs, task.results)
             row_names.pass_on(task.op, inputs, task.results)
         except PartitionError:
             raise
@@ -109,6 +110,7 @@ class Walk:
         if rule is not None and (rule.always or not everywhere or PARTIAL in layouts):
             results = rule.write(step)
             if results is None and PARTIAL in layouts:
+                note_meeting(step.inputs)
                 self._sum(step)  # and the rule is asked again, of the sums
                 return self._results(step)
         elif is_effect(step.op):
@@ -204,6 +206,16 @@ def _keep_numbers(inputs: Sequence[Tensor], results: Sequence[Tensor]) -> None:
     for tensor in results:
         if numbers and tensor.layout == PARTIAL:
             tensor.number = max(numbers)
+
+
+def _keep_variables(step: Step, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+    """Notes which loops' variables an operation's results are computed from, as summands can be."""
+    rule = RULES.get(step.op.type)
+    if rule is None or rule.apart:
+        return
+    given = [each for each in inputs if rule.partial or each.dtype == tf.variant]
+    for tensor in results:
+        tensor.variables = frozenset().union(*(each.variables for each in given))
 
 
 def _place(step: Step, inputs: Sequence[Tensor], task: Task) -> str:

@@ -12,7 +12,7 @@ from tfdp.partition.conversions import Waiting
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Listed, Sharded, join
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.source import SourceGraph, SourceTensor
-from tfdp.partition.tensors import Tensor, static_shape
+from tfdp.partition.tensors import LoopVariable, Tensor, static_shape
 from tfdp.partition.writing import Called, Output, Writer, unique_name
 
 # More rounds than layouts can change in: each only goes towards whole.
@@ -123,7 +123,10 @@ def branch(step: Step) -> Results:
     results = step.program.in_order(step.writer, write) if communicates else write()
     shapes = [_common_shape(step, outputs) for outputs in zip(*every, strict=True)]
     entries = [_common_entries(step, outputs) for outputs in zip(*every, strict=True)]
-    return step.results(results, layouts, shapes, entries)
+    found = step.results(results, layouts, shapes, entries)
+    for tensor, outputs in zip(found, zip(*every, strict=True), strict=True):
+        tensor.variables = frozenset().union(*(each.variables for each in outputs))
+    return found
 
 
 @rule("While", "StatelessWhile", always=True, partial=True, apart=True)
@@ -131,23 +134,27 @@ def loop(step: Step) -> Results:
     """Gives what can hold the inputs and what the body makes of them, by a fixed point.
 
     What the body leaves as it is keeps its layout; where the body needs it whole, it is sent once,
-    before the loop. What the body sums into a whole tensor is a summand until after the loop.
+    before the loop. What the body only adds summands to is a summand until after the loop: it is
+    taken for one, and is whole if the body turns out to need it summed.
     """
     body_graph, condition_graph = step.op.function("body"), step.op.function("cond")
     fixed = [_is_passed(body_graph, index) for index in range(len(step.inputs))]
     carried = [index for index, is_fixed in enumerate(fixed) if not is_fixed]
     state = [_Carried.of(step.inputs[index], body_graph.inputs[index]) for index in carried]
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MOST_ROUNDS + 2 * len(carried)):
         mark = step.program.mark()
+        condition = Body(step, condition_graph, "loop_condition")
         body = Body(step, body_graph, "loop_body")
+        variables = [LoopVariable() for _ in carried]
         try:
-            body.run(_inside(step, body.writer, carried, state))
+            condition.run(_inside(step, condition.writer, carried, state, variables))
+            body.run(_inside(step, body.writer, carried, state, variables))
         except Waiting:  # for sums that are made before the loop, which is then begun anew
             step.program.go_back(mark, step.writer)
             raise
         after = [
-            each.joined(step, body.outputs[index])
-            for each, index in zip(state, carried, strict=True)
+            each.joined(step, body.outputs[index], variable)
+            for each, index, variable in zip(state, carried, variables, strict=True)
         ]
         if all(a.equals(b) for a, b in zip(state, after, strict=True)):
             break
@@ -159,8 +166,6 @@ def loop(step: Step) -> Results:
     step.require_sums([t for t, each in zip(initial, state, strict=True) if each.layout != PARTIAL])
     body.outputs = [body.outputs[index] for index in carried]
     results = body.converted([each.layout for each in state])
-    condition = Body(step, condition_graph, "loop_condition")
-    condition.run(_inside(step, condition.writer, carried, state))
     decided = condition.converted([REPLICATED])
     captures = list(
         dict.fromkeys(
@@ -195,15 +200,24 @@ def loop(step: Step) -> Results:
     outputs = step.program.in_order(step.writer, write) if communicates else write()
     found = list(step.inputs)
     for index, each, output in zip(carried, state, outputs, strict=False):
+        variables_around = step.inputs[index].variables
         found[index] = each.tensor(output)
+        found[index].variables = variables_around
     return found
 
 
 class _Carried:
-    """What is known of a loop's variable in every round."""
+    """What is known of a loop's variable in every round; `is_summed`: as a summand it is summed."""
 
-    def __init__(self, layout: Layout, shape: list[Any] | None, entries: np.ndarray | None) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        shape: list[Any] | None,
+        entries: np.ndarray | None,
+        is_summed: bool = False,
+    ) -> None:
         self.layout, self.shape, self.entries = layout, shape, entries
+        self.is_summed = is_summed
 
     @classmethod
     def of(cls, tensor: Tensor, inside: SourceTensor) -> _Carried:
@@ -215,7 +229,7 @@ class _Carried:
             shape = [b if a is None else a for a, b in zip(shape, tensor.shape, strict=True)]
         return cls(tensor.layout, shape, tensor.entries)
 
-    def joined(self, step: Step, after: Tensor) -> _Carried:
+    def joined(self, step: Step, after: Tensor, variable: LoopVariable) -> _Carried:
         """Returns what is known where a round may have given another tensor."""
         own = self.tensor(after.local)
         empty = isinstance(self.layout, Listed) and self.layout.element is None
@@ -227,7 +241,20 @@ class _Carried:
             shape = [a if _is_same(a, b) else None for a, b in zip(shape, after.shape, strict=True)]
         else:
             shape = None
-        return _Carried(_joined([own, after]), shape, entries)
+        is_summed = self.is_summed or (self.layout == PARTIAL and variable.is_summed)
+        layout = self._layout(_joined([own, after]), variable.meets_summand, is_summed)
+        return _Carried(layout, shape, entries, is_summed)
+
+    @staticmethod
+    def _layout(layout: Layout, meets_summand: bool, is_summed: bool) -> Layout:
+        """Returns the layout for the next round, where it may be a summand's or has been."""
+        if layout == PARTIAL and is_summed:
+            return REPLICATED
+        if layout == REPLICATED and meets_summand and not is_summed:
+            return PARTIAL
+        if isinstance(layout, Listed) and layout.element == REPLICATED and meets_summand:
+            return Listed(PARTIAL, layout.dtype)
+        return layout
 
     def tensor(self, output: Output) -> Tensor:
         """Returns the variable as a tensor."""
@@ -248,13 +275,19 @@ class _Carried:
 
 
 def _inside(
-    step: Step, writer: Writer, carried: Sequence[int], state: Sequence[_Carried]
+    step: Step,
+    writer: Writer,
+    carried: Sequence[int],
+    state: Sequence[_Carried],
+    variables: Sequence[LoopVariable],
 ) -> list[Tensor]:
     """Returns a loop's variables as one of its functions has them."""
     arguments = {
         index: each.tensor(writer.argument(f"variable_{index}", step.inputs[index].dtype))
         for index, each in zip(carried, state, strict=True)
     }
+    for tensor, variable in zip(arguments.values(), variables, strict=True):
+        tensor.variables = frozenset([variable])
     found = []
     for index, tensor in enumerate(step.inputs):
         if index in arguments:

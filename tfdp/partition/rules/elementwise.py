@@ -48,7 +48,10 @@ def identities(step: Step) -> Results:
     layouts = [tensor.layout for tensor in step.inputs]
     shapes = [tensor.shape for tensor in step.inputs]
     entries = [tensor.entries for tensor in step.inputs]
-    return step.results(step.emit(step.inputs), layouts, shapes, entries)
+    results = step.results(step.emit(step.inputs), layouts, shapes, entries)
+    for tensor, result in zip(step.inputs, results, strict=True):
+        result.variables = tensor.variables
+    return results
 
 
 @rule(*UNARY, *BROADCAST)
