@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfdp.partition.layouts import PARTIAL, REPLICATED, Layout, Listed, Replicated, Sharded
+from tfdp.partition.layouts import PARTIAL, REPLICATED, Layout, Replicated, Sharded
 from tfdp.partition.row_names import RowNames
 from tfdp.partition.sizes import UNKNOWN, Size, SizeLike, Symbol, is_size
 from tfdp.partition.writing import Output
@@ -30,15 +30,13 @@ class Dimension(Symbol):
 
 
 class LoopVariable:
-    """How one round of a loop uses one of its variables.
+    """A variable of a loop in one round, in which it may be a summand.
 
     Attributes:
-      meets_summand: Whether, whole, it is combined with a summand, which must be summed for that.
-      is_summed: Whether, a summand, it is summed, or what the round has made of it.
+      is_summed: Whether it is summed in the round, or what the round has made of it as a summand.
     """
 
-    def __init__(self) -> None:
-        self.meets_summand = self.is_summed = False
+    is_summed = False
 
 
 class Tensor:
@@ -57,7 +55,7 @@ class Tensor:
       names: What it tells of rows, if it does.
       origin: The tensor outside of the loop that this one is within it, if the loop leaves it as it
         is.
-      variables: The loops' variables that it is computed from by operations that keep summands.
+      variables: The loops' variables that it is linear in: where they are summands, so is it.
     """
 
     __slots__ = (
@@ -147,15 +145,6 @@ def summed(tensor: Tensor) -> Tensor:
 def known(tensor: Tensor) -> Tensor:
     """Returns a tensor, or the sum of a summand if that is made already."""
     return summed(tensor) if tensor.layout == PARTIAL and tensor.whole is not None else tensor
-
-
-def note_meeting(tensors: Iterable[Tensor]) -> None:
-    """Notes that those of some tensors that are whole meet a summand, which must be summed."""
-    for tensor in tensors:
-        own = tensor.layout
-        if (own.element if isinstance(own, Listed) else own) == REPLICATED:
-            for variable in tensor.variables:
-                variable.meets_summand = True
 
 
 def static_shape(shape: tf.TensorShape) -> list[SizeLike | None] | None:

@@ -21,8 +21,8 @@ from tfdp.partition.rules import one_order
 from tfdp.partition.rules.effects import is_effect, on_first
 from tfdp.partition.rules.registry import RULES, Results, Step
 from tfdp.partition.schedule import Schedule
-from tfdp.partition.source import SourceGraph
-from tfdp.partition.tensors import Tensor, note_meeting, summed
+from tfdp.partition.source import SourceGraph, SourceOp
+from tfdp.partition.tensors import Tensor, summed
 from tfdp.partition.writing import Output, Writer
 
 
@@ -81,7 +81,7 @@ class Walk:
             self.convert.op = task.op
             task.results = self._results(step)
             _keep_numbers(inputs, task.results)
-            _keep_variables(step, inputs, task.results)
+            _keep_variables(task.op, inputs, task.results)
             row_names.pass_on(task.op, inputs, task.results)
         except PartitionError:
             raise
@@ -110,7 +110,6 @@ class Walk:
         if rule is not None and (rule.always or not everywhere or PARTIAL in layouts):
             results = rule.write(step)
             if results is None and PARTIAL in layouts:
-                note_meeting(step.inputs)
                 self._sum(step)  # and the rule is asked again, of the sums
                 return self._results(step)
         elif is_effect(step.op):
@@ -208,14 +207,19 @@ def _keep_numbers(inputs: Sequence[Tensor], results: Sequence[Tensor]) -> None:
             tensor.number = max(numbers)
 
 
-def _keep_variables(step: Step, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-    """Notes which loops' variables an operation's results are computed from, as summands can be."""
-    rule = RULES.get(step.op.type)
+def _keep_variables(op: SourceOp, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+    """Notes which loops' variables the results are linear in."""
+    rule = RULES.get(op.type)
     if rule is None or rule.apart:
         return
     given = [each for each in inputs if rule.partial or each.dtype == tf.variant]
     for tensor in results:
-        tensor.variables = frozenset().union(*(each.variables for each in given))
+        alike = [each for each in given if _of_elements(each) == _of_elements(tensor)]
+        tensor.variables = frozenset().union(*(each.variables for each in alike))
+
+
+def _of_elements(tensor: Tensor) -> Layout | None:
+    return tensor.layout.element if isinstance(tensor.layout, Listed) else tensor.layout
 
 
 def _place(step: Step, inputs: Sequence[Tensor], task: Task) -> str:

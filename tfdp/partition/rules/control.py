@@ -124,8 +124,8 @@ def branch(step: Step) -> Results:
     shapes = [_common_shape(step, outputs) for outputs in zip(*every, strict=True)]
     entries = [_common_entries(step, outputs) for outputs in zip(*every, strict=True)]
     found = step.results(results, layouts, shapes, entries)
-    for tensor, outputs in zip(found, zip(*every, strict=True), strict=True):
-        tensor.variables = frozenset().union(*(each.variables for each in outputs))
+    for tensor, each in zip(found, zip(*every, strict=True), strict=True):
+        tensor.variables = frozenset().union(*(own.variables for own in each))
     return found
 
 
@@ -134,8 +134,8 @@ def loop(step: Step) -> Results:
     """Gives what can hold the inputs and what the body makes of them, by a fixed point.
 
     What the body leaves as it is keeps its layout; where the body needs it whole, it is sent once,
-    before the loop. What the body only adds summands to is a summand until after the loop: it is
-    taken for one, and is whole if the body turns out to need it summed.
+    before the loop. What the body only adds summands to is a summand until after the loop. What it
+    then needs summed is whole in each round.
     """
     body_graph, condition_graph = step.op.function("body"), step.op.function("cond")
     fixed = [_is_passed(body_graph, index) for index in range(len(step.inputs))]
@@ -145,16 +145,15 @@ def loop(step: Step) -> Results:
         mark = step.program.mark()
         condition = Body(step, condition_graph, "loop_condition")
         body = Body(step, body_graph, "loop_body")
-        variables = [LoopVariable() for _ in carried]
         try:
-            condition.run(_inside(step, condition.writer, carried, state, variables))
-            body.run(_inside(step, body.writer, carried, state, variables))
+            condition.run(_inside(step, condition.writer, carried, state))
+            body.run(_inside(step, body.writer, carried, state))
         except Waiting:  # for sums that are made before the loop, which is then begun anew
             step.program.go_back(mark, step.writer)
             raise
         after = [
-            each.joined(step, body.outputs[index], variable)
-            for each, index, variable in zip(state, carried, variables, strict=True)
+            each.joined(step, body.outputs[index])
+            for each, index in zip(state, carried, strict=True)
         ]
         if all(a.equals(b) for a, b in zip(state, after, strict=True)):
             break
@@ -200,24 +199,22 @@ def loop(step: Step) -> Results:
     outputs = step.program.in_order(step.writer, write) if communicates else write()
     found = list(step.inputs)
     for index, each, output in zip(carried, state, outputs, strict=False):
-        variables_around = step.inputs[index].variables
         found[index] = each.tensor(output)
-        found[index].variables = variables_around
+        found[index].variables = step.inputs[index].variables
     return found
 
 
-class _Carried:
-    """What is known of a loop's variable in every round; `is_summed`: as a summand it is summed."""
+class _Carried(LoopVariable):
+    """What is known of a loop's variable in every round, and whether it must be whole in each."""
 
     def __init__(
         self,
         layout: Layout,
         shape: list[Any] | None,
         entries: np.ndarray | None,
-        is_summed: bool = False,
+        is_whole: bool = False,
     ) -> None:
-        self.layout, self.shape, self.entries = layout, shape, entries
-        self.is_summed = is_summed
+        self.layout, self.shape, self.entries, self.is_whole = layout, shape, entries, is_whole
 
     @classmethod
     def of(cls, tensor: Tensor, inside: SourceTensor) -> _Carried:
@@ -229,7 +226,7 @@ class _Carried:
             shape = [b if a is None else a for a, b in zip(shape, tensor.shape, strict=True)]
         return cls(tensor.layout, shape, tensor.entries)
 
-    def joined(self, step: Step, after: Tensor, variable: LoopVariable) -> _Carried:
+    def joined(self, step: Step, after: Tensor) -> _Carried:
         """Returns what is known where a round may have given another tensor."""
         own = self.tensor(after.local)
         empty = isinstance(self.layout, Listed) and self.layout.element is None
@@ -241,27 +238,20 @@ class _Carried:
             shape = [a if _is_same(a, b) else None for a, b in zip(shape, after.shape, strict=True)]
         else:
             shape = None
-        is_summed = self.is_summed or (self.layout == PARTIAL and variable.is_summed)
-        layout = self._layout(_joined([own, after]), variable.meets_summand, is_summed)
-        return _Carried(layout, shape, entries, is_summed)
-
-    @staticmethod
-    def _layout(layout: Layout, meets_summand: bool, is_summed: bool) -> Layout:
-        """Returns the layout for the next round, where it may be a summand's or has been."""
-        if layout == PARTIAL and is_summed:
-            return REPLICATED
-        if layout == REPLICATED and meets_summand and not is_summed:
-            return PARTIAL
-        if isinstance(layout, Listed) and layout.element == REPLICATED and meets_summand:
-            return Listed(PARTIAL, layout.dtype)
-        return layout
+        layout = _joined([own, after])
+        is_whole = self.is_whole or (self.layout == PARTIAL and self.is_summed)
+        if is_whole and layout == PARTIAL:
+            layout = REPLICATED
+        return _Carried(layout, shape, entries, is_whole)
 
     def tensor(self, output: Output) -> Tensor:
         """Returns the variable as a tensor."""
         shape = None if self.shape is None else list(self.shape)
         if isinstance(self.layout, Sharded) and shape is not None:
             shape[self.layout.axis] = self.layout.length
-        return Tensor(output, self.layout, shape, self.entries)
+        tensor = Tensor(output, self.layout, shape, self.entries)
+        tensor.variables = frozenset([] if self.is_whole else [self])
+        return tensor
 
     def equals(self, other: _Carried) -> bool:
         """Returns whether the same is known."""
@@ -275,19 +265,13 @@ class _Carried:
 
 
 def _inside(
-    step: Step,
-    writer: Writer,
-    carried: Sequence[int],
-    state: Sequence[_Carried],
-    variables: Sequence[LoopVariable],
+    step: Step, writer: Writer, carried: Sequence[int], state: Sequence[_Carried]
 ) -> list[Tensor]:
     """Returns a loop's variables as one of its functions has them."""
     arguments = {
         index: each.tensor(writer.argument(f"variable_{index}", step.inputs[index].dtype))
         for index, each in zip(carried, state, strict=True)
     }
-    for tensor, variable in zip(arguments.values(), variables, strict=True):
-        tensor.variables = frozenset([variable])
     found = []
     for index, tensor in enumerate(step.inputs):
         if index in arguments:

@@ -102,7 +102,8 @@ def additive(step: Step) -> Results:
     whole operand a summand is summed first, which is sent once in any case. In a branch or
     a loop, beside several summands, or beside what a variable has in shares, such as a metric's, a
     small whole operand becomes a summand: itself on the first replica, zeros on the others; and so
-    does each where summands are wanted. Tensor lists are added element by element.
+    does a loop's variable, and each where summands are wanted. Tensor lists are added element by
+    element.
     """
     layouts = [tensor.layout for tensor in step.inputs]
     if any(isinstance(layout, Listed) for layout in layouts):
@@ -122,7 +123,7 @@ def additive(step: Step) -> Results:
         ]
         return aligned(step)
     whole = [tensor for tensor in step.inputs if tensor.layout != PARTIAL]
-    small = all(tensor.layout == REPLICATED and _is_small(tensor) for tensor in whole)
+    small = all(tensor.layout == REPLICATED for tensor in whole) and can_join_summands(whole)
     several = len(step.inputs) - len(whole) > 1 or step.writer.outer is not None
     several |= any(
         tensor.layout == PARTIAL and source.op.type == "ReadVariableOp"
@@ -174,7 +175,7 @@ def select(step: Step) -> Results:
     step.require_sums([condition])
     layouts = [tensor.layout for tensor in values]
     if PARTIAL in layouts and condition.layout in (REPLICATED, PARTIAL) and not grows(step):
-        if all(tensor.layout == PARTIAL or _is_small(tensor) for tensor in values):
+        if can_join_summands([tensor for tensor in values if tensor.layout != PARTIAL]):
             chosen = [
                 tensor.local if tensor.layout == PARTIAL else step.first_only(step.whole(tensor))
                 for tensor in values
@@ -255,12 +256,16 @@ def grows(step: Step) -> bool:
     return any(size is None or result > size for size in sizes)
 
 
+def can_join_summands(tensors: Sequence[Tensor]) -> bool:
+    """Returns whether whole tensors that meet summands are made summands, and not those summed.
+
+    They are few entries, or a loop's variables: what a loop adds up is summed after it.
+    """
+    sizes = [_elements(tensor) for tensor in tensors if not tensor.variables]
+    return None not in sizes and sum(size for size in sizes if size is not None) <= _FEW
+
+
 def _elements(tensor: Tensor) -> int | None:
     if tensor.shape is None or not all(isinstance(size, int) for size in tensor.shape):
         return None
     return math.prod(size for size in tensor.shape if isinstance(size, int))
-
-
-def _is_small(tensor: Tensor) -> bool:
-    elements = _elements(tensor)
-    return elements is not None and elements <= _FEW

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Layout, Listed, Sharded
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.sizes import is_size
-from tfdp.partition.tensors import Tensor, note_meeting
+from tfdp.partition.tensors import Tensor
 from tfdp.partition.writing import Output
 
 
@@ -196,8 +196,10 @@ def _made_to_fit(
     if isinstance(wanted, Sharded) and tensor.layout != wanted and not _fits(tensor, wanted):
         before = wanted = REPLICATED
     if wanted == REPLICATED and tensor.layout == PARTIAL:
-        note_meeting([handle])
-        step.require_sums([tensor])
+        if handle.variables:  # summed once, after the loop
+            before = wanted = PARTIAL
+        else:
+            step.require_sums([tensor])
     assert before is not None
     own = step.to(handle, _list_of(step, before), "an element of another cut is put into a list")
     return before, own, step.to(tensor, wanted)
