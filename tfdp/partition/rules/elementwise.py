@@ -147,7 +147,7 @@ def _cut_of_weight(step: Step) -> Sharded | None:
     return cut if cut is not None and cut.is_fixed and len(shapes) == 1 else None
 
 
-@rule("Mul", "RealDiv", "Div", partial=True)
+@rule("Mul", "RealDiv", "Div", "DivNoNan", "MulNoNan", partial=True)
 def product(step: Step) -> Results:
     """Keeps the largest operand's cut; a summand times a whole tensor is a summand. Sends nothing.
 
@@ -159,12 +159,6 @@ def product(step: Step) -> Results:
         return step.results(step.emit([a, b]), PARTIAL)
     if PARTIAL in (a.layout, b.layout):
         return None
-    return aligned(step)
-
-
-@rule("MulNoNan", "DivNoNan")
-def product_without_nan(step: Step) -> Results:
-    """Keeps the largest operand's cut. Sends nothing."""
     return aligned(step)
 
 
