@@ -58,7 +58,7 @@ class Walk:
         """
         function = Flattened(graph)
         function.arguments.results = list(inputs)
-        Schedule(self, function.tasks).run()
+        Schedule(self, function.tasks, function.outputs).run()
         outputs = []
         for task, index in function.outputs:
             assert task.results is not None
