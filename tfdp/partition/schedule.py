@@ -2,7 +2,8 @@
 
 1. Operations are written in the order of the trace, as soon as their inputs are there.
 2. One that needs the sum of summands is put off until nothing else can be written. All sums that
-   are waited for then travel together, in buckets in the order in which the summands came to be.
+   are waited for then travel together, in buckets in the order in which the summands came to be;
+   so do summands that the program returns, whose sums it needs in any case.
 3. Weights that are cut are gathered for the operations that come next, and let go: see `lending`.
    What fills no bucket waits meanwhile, such as sums of gradients.
 """
@@ -31,8 +32,9 @@ _MOST_ASKING = 4
 class Schedule:
     """The order in which operations are written."""
 
-    def __init__(self, walk: Walk, tasks: Sequence[Task]) -> None:
+    def __init__(self, walk: Walk, tasks: Sequence[Task], returned: Sequence[Wire]) -> None:
         self._walk, self._tasks = walk, {task.number: task for task in tasks}
+        self._returned = returned if walk.writer.outer is None else ()
         self._keeps_summands = walk.program.communicator.keeps_summands
         self._needs: dict[Task, int] = {}
         self._users: dict[Task, list[Task]] = {}
@@ -95,8 +97,7 @@ class Schedule:
         for source, index in task.inputs:
             tensor = _result(source, index)
             users = self._users.get(source, ())
-            is_open = tensor.layout == PARTIAL and tensor.whole is None
-            if is_open and any(_needs_whole(user, source, index) for user in users):
+            if _is_open(tensor) and any(_needs_whole(user, source, index) for user in users):
                 summands.append(tensor)
         if summands:
             raise Waiting(summands)
@@ -114,6 +115,9 @@ class Schedule:
         for _, each in self._waiting:
             for tensor in each.tensors:
                 wanted.setdefault(id(tensor), set()).add(each.layout or REPLICATED)
+        if any(map(_is_open, tensors.values())):
+            returned = [_result(*wire) for wire in self._returned if wire[0].results is not None]
+            tensors |= {id(each): each for each in returned if _is_open(each)}
         ordered = sorted(tensors.values(), key=lambda tensor: tensor.number)
         lent = [tensor for _, each in self._waiting if each.briefly for tensor in each.tensors]
         if lent:
@@ -123,12 +127,15 @@ class Schedule:
         parts = {
             id(tensor): layout
             for tensor in ordered
-            if len(wanted[id(tensor)]) == 1
+            if len(wanted.get(id(tensor), ())) == 1
             for layout in wanted[id(tensor)]
             if isinstance(layout, Sharded)
         }
         scattered = [tensor for tensor in ordered if id(tensor) in parts]
         summands = [each for each in ordered if not (each.sharded or id(each) in parts)]
+        for tensor in (*scattered, *summands):
+            for variable in tensor.variables:
+                variable.is_summed = True
         if lent:  # others can wait for more that travels with them
             scattered, summands, joined = map(self._filled, (scattered, summands, joined))
         convert.sum(summands, asking)
@@ -168,6 +175,10 @@ def _asking(ops: Sequence[SourceOp]) -> str:
     for type_ in list(dict.fromkeys(op.type for op in ops))[:_MOST_ASKING]:
         by_line.setdefault(first[type_].line(), []).append(type_)
     return "; ".join(f"{', '.join(types)} at {line}" for line, types in by_line.items())
+
+
+def _is_open(tensor: Tensor) -> bool:
+    return tensor.layout == PARTIAL and tensor.whole is None
 
 
 def _result(task: Task, index: int) -> Tensor:

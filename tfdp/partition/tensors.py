@@ -29,6 +29,16 @@ class Dimension(Symbol):
         self.output, self.axis = output, axis
 
 
+class LoopVariable:
+    """A variable of a loop in one round, in which it may be a summand.
+
+    Attributes:
+      is_summed: Whether it is summed in the round, or what the round has made of it as a summand.
+    """
+
+    is_summed = False
+
+
 class Tensor:
     """A tensor of the one-device program: what a replica holds of it, and what is known of it.
 
@@ -45,10 +55,12 @@ class Tensor:
       names: What it tells of rows, if it does.
       origin: The tensor outside of the loop that this one is within it, if the loop leaves it as it
         is.
+      variables: The loops' variables that it is linear in: where they are summands, so is it.
     """
 
     __slots__ = (
-        *("entries", "layout", "local", "names", "number", "origin", "parts", "shape", "whole"),
+        *("entries", "layout", "local", "names", "number", "origin", "parts", "shape"),
+        *("variables", "whole"),
     )
 
     def __init__(
@@ -68,6 +80,7 @@ class Tensor:
         self.number = next(_numbers)
         self.origin: Tensor | None = None
         self.names: RowNames | None = None
+        self.variables: frozenset[LoopVariable] = frozenset()
 
     @property
     def dtype(self) -> tf.DType:
@@ -114,6 +127,7 @@ class Tensor:
     def within(self, local: Output | None = None) -> Tensor:
         """Returns the tensor as a function inside of this one has it."""
         inner = Tensor(local or self.local, self.layout, self.shape, self.entries)
+        inner.variables = self.variables
         if local is None:
             inner.whole, inner.parts = self.whole, dict(self.parts)
         return inner

@@ -21,7 +21,7 @@ from tfdp.partition.rules import one_order
 from tfdp.partition.rules.effects import is_effect, on_first
 from tfdp.partition.rules.registry import RULES, Results, Step
 from tfdp.partition.schedule import Schedule
-from tfdp.partition.source import SourceGraph
+from tfdp.partition.source import SourceGraph, SourceOp
 from tfdp.partition.tensors import Tensor, summed
 from tfdp.partition.writing import Output, Writer
 
@@ -58,7 +58,7 @@ class Walk:
         """
         function = Flattened(graph)
         function.arguments.results = list(inputs)
-        Schedule(self, function.tasks).run()
+        Schedule(self, function.tasks, function.outputs).run()
         outputs = []
         for task, index in function.outputs:
             assert task.results is not None
@@ -81,6 +81,7 @@ class Walk:
             self.convert.op = task.op
             task.results = self._results(step)
             _keep_numbers(inputs, task.results)
+            _keep_variables(task.op, inputs, task.results)
             row_names.pass_on(task.op, inputs, task.results)
         except PartitionError:
             raise
@@ -204,6 +205,21 @@ def _keep_numbers(inputs: Sequence[Tensor], results: Sequence[Tensor]) -> None:
     for tensor in results:
         if numbers and tensor.layout == PARTIAL:
             tensor.number = max(numbers)
+
+
+def _keep_variables(op: SourceOp, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+    """Notes which loops' variables the results are linear in."""
+    rule = RULES.get(op.type)
+    if rule is None or rule.apart:
+        return
+    given = [each for each in inputs if rule.partial or each.dtype == tf.variant]
+    for tensor in results:
+        alike = [each for each in given if _of_elements(each) == _of_elements(tensor)]
+        tensor.variables = frozenset().union(*(each.variables for each in alike))
+
+
+def _of_elements(tensor: Tensor) -> Layout | None:
+    return tensor.layout.element if isinstance(tensor.layout, Listed) else tensor.layout
 
 
 def _place(step: Step, inputs: Sequence[Tensor], task: Task) -> str:

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from partition.check import check, strategy
 from partition.drawn import of_drawn_batches
 
@@ -113,6 +114,145 @@ def test_what_a_loop_sums_stays_a_summand_until_after_it(size):
 
     report = check(function, rows(size))
     assert len(report.exchanged) == 1
+
+
+# More entries than a rule makes a summand of without a reason.
+WIDE = 40
+
+
+def product(x, i=0):
+    """A summand of [WIDE, WIDE] where the batch is cut."""
+    return tf.matmul(x, x, transpose_a=True) * tf.cast(i + 1, tf.float32)
+
+
+def looped(body, *start, rounds=4):
+    step = lambda i, *state: (i + 1, *body(i, *state))  # noqa: E731
+    return tf.while_loop(lambda i, *_: i < rounds, step, [0, *start])[1:]
+
+
+def kept_in_a_list(x):
+    ones = tf.TensorArray(tf.float32, 3, element_shape=[WIDE, WIDE], clear_after_read=False)
+    ones = ones.unstack(tf.ones([3, WIDE, WIDE]))
+    write = lambda i, kept: [kept.write(i, kept.read(i) + product(x, i))]  # noqa: E731
+    return looped(write, ones, rounds=2)[0].stack()
+
+
+def gradients_of_micro_batches(x):
+    w = square() / 9
+
+    def body(i, total, losses):
+        with tf.GradientTape() as tape:
+            tape.watch(w)
+            loss = tf.reduce_mean(tf.tanh(x @ w) * tf.cast(i, tf.float32))
+        return total + tape.gradient(loss, w), losses + loss
+
+    return looped(body, tf.zeros_like(w), 0.0)
+
+
+def gradient_of_a_loop_in_a_loop(x):
+    w = square() / 9
+    with tf.GradientTape() as tape:
+        tape.watch(w)
+        inner = lambda _, h: looped(lambda _, h: [tf.tanh(h @ w)], h, rounds=2)  # noqa: E731
+        loss = tf.reduce_mean(looped(inner, x, rounds=3)[0] ** 2)
+    return loss, tape.gradient(loss, w)
+
+
+def square():
+    return tf.reshape(tf.cos(tf.range(WIDE * WIDE, dtype=tf.float32)), [WIDE, WIDE])
+
+
+def nested(x):
+    add = lambda i, total: [total + product(x, i)]  # noqa: E731
+    return looped(lambda _, total: looped(add, 0.5 * total), square(), rounds=3)
+
+
+def of_doubles(total, x):
+    return tf.cast(tf.cast(total, tf.float64) + tf.cast(product(x), tf.float64), tf.float32)
+
+
+def counted(x):
+    return tf.reduce_sum(tf.cast(x[:, None] > x[:, :, None], tf.int32), 0)
+
+
+def scattered(total, x):
+    return tf.tensor_scatter_nd_add(total, tf.argmax(x, 1)[:, None], x)
+
+
+# What loops only add summands to, in one way or another.
+ADDED = {
+    "gradients of micro-batches": gradients_of_micro_batches,
+    "the gradient of a loop in a loop": gradient_of_a_loop_in_a_loop,
+    "in a list": kept_in_a_list,
+    "in a branch": lambda x: looped(
+        lambda i, t: [tf.cond(i < 2, lambda: t + product(x, i), lambda: t)], square()
+    ),
+    "where a condition says": lambda x: looped(
+        lambda i, t: [tf.where(tf.equal(i % 2, 0), t + product(x, i), t)], square()
+    ),
+    "in a loop in a loop": nested,
+    "by a rate that the loop changes": lambda x: looped(
+        lambda i, t, rate: [rate * t + product(x, i), rate * 0.5], square(), 1.0
+    ),
+    "to another of its sums": lambda x: looped(
+        lambda i, t, u: [t + product(x, i), u + t], square(), square()
+    ),
+    "to the other": lambda x: looped(lambda i, t, u: [u, t - product(x, i)], square(), square()),
+    "multiplied": lambda x: looped(lambda i, t: [square() @ t + product(x, i)], square()),
+    "in double precision": lambda x: looped(lambda _, t: [of_doubles(t, x)], square()),
+    "whole numbers": lambda x: looped(
+        lambda _, t: [t + counted(x)], tf.ones([WIDE, WIDE], tf.int32)
+    ),
+    "by indices": lambda x: looped(lambda _, t: [scattered(t, x)], square()),
+    "to a part of it": lambda x: looped(
+        lambda i, t: [tf.concat([t[:9], t[9:] + product(x, i)[9:]], 0)], square()
+    ),
+    "in no round": lambda x: looped(lambda i, t: [t + product(x, i)], square(), rounds=0),
+    "until the batch agrees": lambda x: tf.while_loop(
+        lambda r, _: r < 8.5 * tf.reduce_sum(x * x),
+        lambda r, t: (r + tf.reduce_sum(x * x), t + product(x)),
+        [0.0, square()],
+    )[1],
+}
+KEPT = ("the gradient of a loop in a loop", "in a list", "in a branch", "to another of its sums")
+
+
+@pytest.mark.parametrize("name", tiers.cases(ADDED, KEPT))
+def test_what_a_loop_only_adds_summands_to_is_summed_once_after_it(name):
+    report = check(ADDED[name], rows(2, WIDE))  # one of three replicas has no example
+    (only,) = [each for each in report.exchanged if each.size_bytes >= 4 * WIDE**2]
+    assert not only.function.startswith(("loop", "branch"))
+
+
+def trained_in_rounds(x):
+    def body(_, w, velocity):
+        velocity = 0.9 * velocity + tf.matmul(x, tf.tanh(x @ w), transpose_a=True) / 9
+        return w - 0.1 * velocity, velocity
+
+    return looped(body, square() / 9, tf.zeros([WIDE, WIDE]))
+
+
+# What a round needs the sum of.
+NEEDED = {
+    "it is read": lambda x: looped(
+        lambda _, t: [t + tf.matmul(x, tf.tanh(x @ t), transpose_a=True) / 9], square() / 9
+    ),
+    "it is clipped": lambda x: looped(
+        lambda i, t: [tf.clip_by_value(t + product(x, i), -3, 3)], square()
+    ),
+    "its norm is": lambda x: looped(lambda i, t, _: [t + product(x, i), tf.norm(t)], square(), 0.0),
+    "the condition reads it": lambda x: tf.while_loop(
+        lambda t: tf.norm(t) < 500, lambda t: [t + product(x)], [square()]
+    ),
+    "weights and their velocities": trained_in_rounds,
+}
+
+
+@pytest.mark.parametrize("name", tiers.first_of(*NEEDED))
+def test_what_each_round_needs_the_sum_of_is_summed_once_in_each(name):
+    report = check(NEEDED[name], rows(7, WIDE))
+    (only,) = report.exchanged
+    assert only.function.startswith("loop") and only.tensors == 1
 
 
 @in_sizes

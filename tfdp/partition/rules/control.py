@@ -12,7 +12,7 @@ from tfdp.partition.conversions import Waiting
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Listed, Sharded, join
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.source import SourceGraph, SourceTensor
-from tfdp.partition.tensors import Tensor, static_shape
+from tfdp.partition.tensors import LoopVariable, Tensor, static_shape
 from tfdp.partition.writing import Called, Output, Writer, unique_name
 
 # More rounds than layouts can change in: each only goes towards whole.
@@ -123,7 +123,10 @@ def branch(step: Step) -> Results:
     results = step.program.in_order(step.writer, write) if communicates else write()
     shapes = [_common_shape(step, outputs) for outputs in zip(*every, strict=True)]
     entries = [_common_entries(step, outputs) for outputs in zip(*every, strict=True)]
-    return step.results(results, layouts, shapes, entries)
+    found = step.results(results, layouts, shapes, entries)
+    for tensor, each in zip(found, zip(*every, strict=True), strict=True):
+        tensor.variables = frozenset().union(*(own.variables for own in each))
+    return found
 
 
 @rule("While", "StatelessWhile", always=True, partial=True, apart=True)
@@ -131,16 +134,19 @@ def loop(step: Step) -> Results:
     """Gives what can hold the inputs and what the body makes of them, by a fixed point.
 
     What the body leaves as it is keeps its layout; where the body needs it whole, it is sent once,
-    before the loop. What the body sums into a whole tensor is a summand until after the loop.
+    before the loop. What the body only adds summands to is a summand until after the loop. What it
+    then needs summed is whole in each round.
     """
     body_graph, condition_graph = step.op.function("body"), step.op.function("cond")
     fixed = [_is_passed(body_graph, index) for index in range(len(step.inputs))]
     carried = [index for index, is_fixed in enumerate(fixed) if not is_fixed]
     state = [_Carried.of(step.inputs[index], body_graph.inputs[index]) for index in carried]
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MOST_ROUNDS + 2 * len(carried)):
         mark = step.program.mark()
+        condition = Body(step, condition_graph, "loop_condition")
         body = Body(step, body_graph, "loop_body")
         try:
+            condition.run(_inside(step, condition.writer, carried, state))
             body.run(_inside(step, body.writer, carried, state))
         except Waiting:  # for sums that are made before the loop, which is then begun anew
             step.program.go_back(mark, step.writer)
@@ -159,8 +165,6 @@ def loop(step: Step) -> Results:
     step.require_sums([t for t, each in zip(initial, state, strict=True) if each.layout != PARTIAL])
     body.outputs = [body.outputs[index] for index in carried]
     results = body.converted([each.layout for each in state])
-    condition = Body(step, condition_graph, "loop_condition")
-    condition.run(_inside(step, condition.writer, carried, state))
     decided = condition.converted([REPLICATED])
     captures = list(
         dict.fromkeys(
@@ -196,14 +200,21 @@ def loop(step: Step) -> Results:
     found = list(step.inputs)
     for index, each, output in zip(carried, state, outputs, strict=False):
         found[index] = each.tensor(output)
+        found[index].variables = step.inputs[index].variables
     return found
 
 
-class _Carried:
-    """What is known of a loop's variable in every round."""
+class _Carried(LoopVariable):
+    """What is known of a loop's variable in every round, and whether it must be whole in each."""
 
-    def __init__(self, layout: Layout, shape: list[Any] | None, entries: np.ndarray | None) -> None:
-        self.layout, self.shape, self.entries = layout, shape, entries
+    def __init__(
+        self,
+        layout: Layout,
+        shape: list[Any] | None,
+        entries: np.ndarray | None,
+        is_whole: bool = False,
+    ) -> None:
+        self.layout, self.shape, self.entries, self.is_whole = layout, shape, entries, is_whole
 
     @classmethod
     def of(cls, tensor: Tensor, inside: SourceTensor) -> _Carried:
@@ -227,14 +238,20 @@ class _Carried:
             shape = [a if _is_same(a, b) else None for a, b in zip(shape, after.shape, strict=True)]
         else:
             shape = None
-        return _Carried(_joined([own, after]), shape, entries)
+        layout = _joined([own, after])
+        is_whole = self.is_whole or (self.layout == PARTIAL and self.is_summed)
+        if is_whole and layout == PARTIAL:
+            layout = REPLICATED
+        return _Carried(layout, shape, entries, is_whole)
 
     def tensor(self, output: Output) -> Tensor:
         """Returns the variable as a tensor."""
         shape = None if self.shape is None else list(self.shape)
         if isinstance(self.layout, Sharded) and shape is not None:
             shape[self.layout.axis] = self.layout.length
-        return Tensor(output, self.layout, shape, self.entries)
+        tensor = Tensor(output, self.layout, shape, self.entries)
+        tensor.variables = frozenset([] if self.is_whole else [self])
+        return tensor
 
     def equals(self, other: _Carried) -> bool:
         """Returns whether the same is known."""

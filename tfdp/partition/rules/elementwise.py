@@ -48,7 +48,10 @@ def identities(step: Step) -> Results:
     layouts = [tensor.layout for tensor in step.inputs]
     shapes = [tensor.shape for tensor in step.inputs]
     entries = [tensor.entries for tensor in step.inputs]
-    return step.results(step.emit(step.inputs), layouts, shapes, entries)
+    results = step.results(step.emit(step.inputs), layouts, shapes, entries)
+    for tensor, result in zip(step.inputs, results, strict=True):
+        result.variables = tensor.variables
+    return results
 
 
 @rule(*UNARY, *BROADCAST)
@@ -99,7 +102,8 @@ def additive(step: Step) -> Results:
     whole operand a summand is summed first, which is sent once in any case. In a branch or
     a loop, beside several summands, or beside what a variable has in shares, such as a metric's, a
     small whole operand becomes a summand: itself on the first replica, zeros on the others; and so
-    does each where summands are wanted. Tensor lists are added element by element.
+    does a loop's variable, and each where summands are wanted. Tensor lists are added element by
+    element.
     """
     layouts = [tensor.layout for tensor in step.inputs]
     if any(isinstance(layout, Listed) for layout in layouts):
@@ -119,7 +123,7 @@ def additive(step: Step) -> Results:
         ]
         return aligned(step)
     whole = [tensor for tensor in step.inputs if tensor.layout != PARTIAL]
-    small = all(tensor.layout == REPLICATED and _is_small(tensor) for tensor in whole)
+    small = all(tensor.layout == REPLICATED for tensor in whole) and can_join_summands(whole)
     several = len(step.inputs) - len(whole) > 1 or step.writer.outer is not None
     several |= any(
         tensor.layout == PARTIAL and source.op.type == "ReadVariableOp"
@@ -143,7 +147,7 @@ def _cut_of_weight(step: Step) -> Sharded | None:
     return cut if cut is not None and cut.is_fixed and len(shapes) == 1 else None
 
 
-@rule("Mul", "RealDiv", "Div", partial=True)
+@rule("Mul", "RealDiv", "Div", "DivNoNan", "MulNoNan", partial=True)
 def product(step: Step) -> Results:
     """Keeps the largest operand's cut; a summand times a whole tensor is a summand. Sends nothing.
 
@@ -158,12 +162,6 @@ def product(step: Step) -> Results:
     return aligned(step)
 
 
-@rule("MulNoNan", "DivNoNan")
-def product_without_nan(step: Step) -> Results:
-    """Keeps the largest operand's cut. Sends nothing."""
-    return aligned(step)
-
-
 @rule("SelectV2", partial=True)
 def select(step: Step) -> Results:
     """Keeps the largest operand's cut, and summands that a whole condition chooses."""
@@ -171,7 +169,7 @@ def select(step: Step) -> Results:
     step.require_sums([condition])
     layouts = [tensor.layout for tensor in values]
     if PARTIAL in layouts and condition.layout in (REPLICATED, PARTIAL) and not grows(step):
-        if all(tensor.layout == PARTIAL or _is_small(tensor) for tensor in values):
+        if can_join_summands([tensor for tensor in values if tensor.layout != PARTIAL]):
             chosen = [
                 tensor.local if tensor.layout == PARTIAL else step.first_only(step.whole(tensor))
                 for tensor in values
@@ -252,12 +250,16 @@ def grows(step: Step) -> bool:
     return any(size is None or result > size for size in sizes)
 
 
+def can_join_summands(tensors: Sequence[Tensor]) -> bool:
+    """Returns whether whole tensors that meet summands are made summands, and not those summed.
+
+    They are few entries, or a loop's variables: what a loop adds up is summed after it.
+    """
+    sizes = [_elements(tensor) for tensor in tensors if not tensor.variables]
+    return None not in sizes and sum(size for size in sizes if size is not None) <= _FEW
+
+
 def _elements(tensor: Tensor) -> int | None:
     if tensor.shape is None or not all(isinstance(size, int) for size in tensor.shape):
         return None
     return math.prod(size for size in tensor.shape if isinstance(size, int))
-
-
-def _is_small(tensor: Tensor) -> bool:
-    elements = _elements(tensor)
-    return elements is not None and elements <= _FEW

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Sharded
-from tfdp.partition.rules.elementwise import dominant
+from tfdp.partition.rules.elementwise import can_join_summands, dominant
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.rules.slicing import (
     blocks_in,
@@ -15,12 +15,9 @@ from tfdp.partition.rules.slicing import (
     entries_of,
     has_summands,
 )
-from tfdp.partition.sizes import UNKNOWN, SizeLike, divided, is_size, product
+from tfdp.partition.sizes import UNKNOWN, SizeLike, divided, is_size
 from tfdp.partition.tensors import Tensor
 from tfdp.partition.writing import Output
-
-# What costs less to join to summands, whole on one replica, than to wait for their sum.
-_FEW = 1024
 
 
 @rule("ConcatV2", partial=True)
@@ -196,19 +193,13 @@ def _joined_summands(step: Step, values: Sequence[Tensor]) -> Results:
     whole = [tensor for tensor in values if tensor.layout == REPLICATED]
     if any(tensor.layout == PARTIAL for tensor in step.inputs[len(values) :]):
         return None
-    if sum(_elements(tensor) for tensor in whole) > _FEW:
+    if not can_join_summands(whole):
         return None
     operands = [
         step.first_only(tensor.local) if tensor.layout == REPLICATED else tensor.local
         for tensor in values
     ]
     return step.results(step.emit([*operands, *step.inputs[len(values) :]]), PARTIAL)
-
-
-def _elements(tensor: Tensor) -> int:
-    """Returns the number of a tensor's elements; where it is unknown, one that is too large."""
-    number = None if tensor.shape is None else product(tensor.shape)
-    return number if isinstance(number, int) else _FEW + 1
 
 
 def _extents(sizes: Tensor, total: SizeLike | None, count: int) -> list[Any]:

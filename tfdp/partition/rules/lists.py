@@ -196,7 +196,10 @@ def _made_to_fit(
     if isinstance(wanted, Sharded) and tensor.layout != wanted and not _fits(tensor, wanted):
         before = wanted = REPLICATED
     if wanted == REPLICATED and tensor.layout == PARTIAL:
-        step.require_sums([tensor])
+        if handle.variables:  # summed once, after the loop
+            before = wanted = PARTIAL
+        else:
+            step.require_sums([tensor])
     assert before is not None
     own = step.to(handle, _list_of(step, before), "an element of another cut is put into a list")
     return before, own, step.to(tensor, wanted)

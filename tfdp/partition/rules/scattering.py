@@ -67,20 +67,22 @@ def scatter_add(step: Step) -> Results:
     indices or updates are cut otherwise than the other.
     """
     tensor, indices, updates = step.inputs
-    if has_summands(step):
+    if PARTIAL in (indices.layout, updates.layout):
         return _scattered_summands(step)
     last = _last(indices)
     if tensor.rank is None or updates.rank is None or last is None:
         return None
     layout = _spot(indices, updates)
+    if tensor.layout == PARTIAL and layout is None:
+        return _scattered_summands(step)
     if tensor.sharded is not None or layout is None or layout.axis >= last:
         return _scattered_into_own(step) or _scattered_beside(step)
-    if tensor.layout != REPLICATED or not all(map(_is_no_batch, tensor.dims())):
+    if tensor.layout not in (REPLICATED, PARTIAL) or not all(map(_is_no_batch, tensor.dims())):
         return None
     added = _added(step, indices, updates, layout)
     if added is None:
         return None
-    outputs = step.emit([step.first_only(tensor.local), *added])
+    outputs = step.emit([_as_summand(step, tensor), *added])
     return step.results(outputs, PARTIAL, [tensor.shape])
 
 
@@ -218,11 +220,12 @@ def _scattered_summands(step: Step) -> Results:
         return None
     if any(each.layout not in (PARTIAL, REPLICATED) for each in (tensor, updates)):
         return None
-    tensor_part, update_part = (
-        each.local if each.layout == PARTIAL else step.first_only(each.local)
-        for each in (tensor, updates)
-    )
-    return step.results(step.emit([tensor_part, indices.local, update_part]), PARTIAL)
+    operands = [_as_summand(step, tensor), indices.local, _as_summand(step, updates)]
+    return step.results(step.emit(operands), PARTIAL)
+
+
+def _as_summand(step: Step, tensor: Tensor) -> Output:
+    return tensor.local if tensor.layout == PARTIAL else step.first_only(tensor.local)
 
 
 def _added(step: Step, indices: Tensor, updates: Tensor, layout: Sharded) -> list[Any] | None:
