@@ -69,28 +69,22 @@ def in_scope(strategy: tf.distribute.Strategy) -> Iterator[None]:
 
 
 def _creator(strategy: tf.distribute.Strategy) -> Callable[..., tf.Variable]:
-    inside: list[bool] = []
-
     def create(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
-        if inside:
+        if not one_device.is_traced():  # in the scope: it is a copy
             return next_creator(**kwargs)
-        inside.append(True)
-        try:
-            # The parts of `tf.Variable`'s interface; the rest is the function's that is traced.
-            given = {
-                name: value
-                for name, value in kwargs.items()
-                if value is not None and name != "distribute_strategy"
-            }
-            initial = given.get("initial_value")
-            if callable(initial):
-                initial = initial()
-            if tf.is_symbolic_tensor(initial):
-                given["initial_value"] = _outside(initial)
-            with tf.init_scope(), _not_saving(), strategy.scope():
-                return tf.Variable(**given)
-        finally:
-            inside.pop()
+        # The parts of `tf.Variable`'s interface; the rest is the function's that is traced.
+        given = {
+            name: value
+            for name, value in kwargs.items()
+            if value is not None and name != "distribute_strategy"
+        }
+        initial = given.get("initial_value")
+        if callable(initial):
+            initial = initial()
+        if tf.is_symbolic_tensor(initial):
+            given["initial_value"] = _outside(initial)
+        with in_scope(strategy):
+            return tf.Variable(**given)
 
     return create
 
