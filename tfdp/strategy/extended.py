@@ -354,9 +354,13 @@ class DataParallelExtended(Inputs, Replicated):
         strategy: Any = self._container_strategy()
         return SummandProgram(strategy, lambda *own: function(own), specs, are_summands)
 
-    def in_scope_while_traced(self) -> contextlib.AbstractContextManager[None]:
-        """Leaves the program that is being traced as on one device, and enters the scope."""
+    def in_scope(self) -> contextlib.AbstractContextManager[None]:
+        """Leaves what is being traced, and enters the scope."""
         return tracing.in_scope(self._container_strategy())
+
+    def of_first_process(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns the first process' tensors; all must call it, with tensors of the same shapes."""
+        return self._between.of_first(tensors)
 
     # ---- reducing
 

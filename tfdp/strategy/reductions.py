@@ -52,6 +52,13 @@ class Between:
             return self._processes.sum_eagerly(values)
         return [self._collective(functools.partial(self._sum_in_graph, value)) for value in values]
 
+    def of_first(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns the tensors that the first process has."""
+        if self._processes.world_size == 1:
+            return list(tensors)
+        others = self._processes.rank != 0
+        return self.sums([tf.zeros_like(each) if others else each for each in tensors])
+
     def of_all_processes(self, numbers: tf.Tensor) -> tf.Tensor:
         """Returns the number, or the vector of them, that each process has, in order of ranks."""
         rank, world_size = self._processes.rank, self._processes.world_size

@@ -63,7 +63,7 @@ def as_on_one_device(strategy: tf.distribute.Strategy) -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_scope(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Leaves the program that is being traced, and enters the strategy's scope."""
+    """Leaves the program that is being traced, if one is, and enters the strategy's scope."""
     with tf.init_scope(), _not_saving(), one_device.left(), strategy.scope():
         yield
 
@@ -106,8 +106,9 @@ def _outside(value: tf.Tensor) -> tf.Tensor:
 
 @contextlib.contextmanager
 def _not_saving() -> Iterator[None]:
+    outer = is_saving(saving_state)
     is_saving.set(saving_state, False)
     try:
         yield
     finally:
-        is_saving.set(saving_state, True)
+        is_saving.set(saving_state, outer)
