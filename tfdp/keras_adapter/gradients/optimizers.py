@@ -79,7 +79,9 @@ def build(
     extended = getattr(strategy, "extended", None)
     if isinstance(extended, Replicated):
         scopes.check_variables("The model", variables, strategy)
-        if tf.distribute.get_strategy() is not strategy:
+        in_replica = tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
+        is_in_scope = tf.distribute.get_strategy() is strategy
+        if not is_in_scope or not (in_replica or tf.executing_eagerly()):
             with extended.in_scope():
                 return self.build(variables, *args, **kwargs)
     with updating_of(self).building(self, variables):
