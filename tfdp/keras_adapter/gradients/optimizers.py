@@ -71,12 +71,13 @@ def build(
     """Makes what the strategy's replicas keep for each variable, in the optimizer's scope.
 
     Raises:
-      ScopeError: A variable has no copy on each replica. Replicas that wrote it would wait for each
-        other for ever.
+      ScopeError: A variable has no copy on each replica, and replicas that wrote it would wait for
+        each other for ever; or the optimizer has none of what it keeps.
       ValueError: An optimizer does not go with what the strategy's replicas exchange.
     """
     variables, strategy = list(variables), strategy_of_optimizer(self)
     extended = getattr(strategy, "extended", None)
+    scopes.check_optimizers_scope(self, variables)
     if isinstance(extended, Replicated):
         scopes.check_variables("The model", variables, strategy)
         in_replica = tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()

@@ -69,6 +69,24 @@ def check_optimizer(optimizer: Any, strategy: Any) -> None:
             )
 
 
+def check_optimizers_scope(optimizer: Any, variables: Iterable[Any]) -> None:
+    """Raises ScopeError if an optimizer was made outside the scope of the variables it updates.
+
+    In a program that is traced as on one device it may: what is made there has copies.
+    """
+    for variable in variables:
+        made = variable.value if isinstance(variable, KerasVariable) else variable
+        strategy = getattr(made, "distribute_strategy", None)
+        if is_of_tfdp(strategy) and strategy_of_optimizer(optimizer) is not strategy:
+            raise ScopeError(
+                "An optimizer and the variables that it updates must be made in one scope, but "
+                f"{optimizer.name!r}, or the model that is compiled with it, was made outside the "
+                f"scope in which {variable.path if made is not variable else variable.name!r} was. "
+                "Move its construction, with that of the whole model and `compile`, into `with "
+                "strategy.scope():`."
+            )
+
+
 def check_variables(owner: str, variables: Iterable[Any], strategy: Any) -> None:
     """Raises ScopeError if `owner` has a variable that was made outside the scope."""
     for variable in variables:
