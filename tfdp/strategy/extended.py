@@ -243,6 +243,8 @@ class DataParallelExtended(Inputs, Replicated):
 
     def _create_variable(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> Any:
         kwargs = variables.placement(kwargs)
+        with contextlib.suppress(ValueError):  # it depends on a batch; then TensorFlow decides
+            kwargs["initial_value"] = tracing.outside(kwargs.get("initial_value"))
         colocate_with = kwargs.pop("colocate_with", None)
         if isinstance(colocate_with, SingleDevice):
             with tf.device(colocate_with.device):

@@ -13,6 +13,7 @@ from tfdp.strategy._tensorflow_programs import (
     ControlStatusCtx,
     SaveOptions,
     Status,
+    UnliftableError,
     default_replica_mode,
     is_saving,
     lift_to_graph,
@@ -81,27 +82,35 @@ def _creator(strategy: tf.distribute.Strategy) -> Callable[..., tf.Variable]:
         initial = given.get("initial_value")
         if callable(initial):
             initial = initial()
-        if tf.is_symbolic_tensor(initial):
-            given["initial_value"] = _outside(initial)
+        given["initial_value"] = outside(initial)
         with in_scope(strategy):
             return tf.Variable(**given)
 
     return create
 
 
-def _outside(value: tf.Tensor) -> tf.Tensor:
-    """Returns the value of a tensor of the graph that is being traced, which no argument decides.
+def outside(value: Any) -> Any:
+    """Returns the value of a tensor of the graph that is being traced; of all else, what it is.
 
     Raises:
-      ValueError: An argument decides it.
+      ValueError: An argument of the graph's decides it.
     """
+    if not tf.is_symbolic_tensor(value):
+        return value
 
     @tf.function(autograph=False)
     def alone() -> tf.Tensor:
         return lift_to_graph([value], tf.compat.v1.get_default_graph())[value]
 
     with tf.init_scope():
-        return alone.get_concrete_function()()  # a call would warn of many traces
+        try:
+            return alone.get_concrete_function()()  # a call would warn of many traces
+        except UnliftableError as error:
+            raise ValueError(
+                "What a variable begins with must be known when it is made, but a variable is made "
+                f"in a step, and begins with {value.op.type} of the step's batch. Make it before "
+                "the first step, in `with strategy.scope():`, and write it in the step by `assign`."
+            ) from error
 
 
 @contextlib.contextmanager
