@@ -215,7 +215,7 @@ def test_a_part_made_outside_of_a_model_in_the_scope_is_refused(part, method):
         optimizer = made if part == "optimizer" else keras.optimizers.SGD(0.1)
         model.compile(optimizer, "mse", metrics=[made] if part == "metric" else [])
     calls = {**TRAINING, "evaluate": lambda model: model.evaluate(X, Y, verbose=0)}
-    with pytest.raises(tfdp.errors.ScopeError, match="must be made in (the|one) scope"):
+    with pytest.raises(tfdp.errors.ScopeError, match=r"must be made in (the|one) scope"):
         calls[method](model)
 
 
