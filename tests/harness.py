@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
-from replica_counts import AS_TRACED, CLUSTER_REPLICAS, DEVICE, SHARD, count_id
+from replica_counts import AS_TRACED, CLUSTER_REPLICAS, DEVICE, IN_SCOPE, SHARD, count_id
 
 SEED = 7
 WEIGHT_TOLERANCE = 1e-5  # of the largest weight
@@ -153,7 +153,9 @@ def train(build, use, replicas=None, one_device_eagerly=True):
     model = build_in_scope(build, replicas)
     if replicas is None and one_device_eagerly and _may_run_eagerly(model):
         model.run_eagerly = True
-    seen = use(model)
+    inside = model.distribute_strategy.scope() if IN_SCOPE and replicas else None
+    with inside or contextlib.nullcontext():
+        seen = use(model)
     if replicas is not None:
         assert_replicas_identical(model)
     return Outcome(weights(model), slots(model), seen)

@@ -9,6 +9,9 @@ CLUSTER_REPLICAS = int(os.environ.get("TFDP_TESTS_CLUSTER_REPLICAS", "0"))
 # "optimizer" or "gradients": the promise's tests run with this `shard`.
 SHARD = os.environ.get("TFDP_TESTS_SHARD")
 
+# "1": what the promise's tests do with a model, such as `fit`, they do in its scope.
+IN_SCOPE = os.environ.get("TFDP_TESTS_IN_SCOPE") == "1"
+
 # Those of `keras_adapter` may run there in their first case alone: cases differ in what a process
 # does by itself.
 ONLY_FIRST_CASES = os.environ.get("TFDP_TESTS_ONLY_FIRST_CASES") == "1"

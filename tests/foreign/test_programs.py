@@ -1,5 +1,6 @@
 """Programs that nobody wrote for tfdp train on many replicas as on one device, or say so."""
 
+import contextlib
 import importlib
 import pathlib
 
@@ -7,6 +8,7 @@ import harness
 import keras
 import pytest
 import tensorflow as tf
+import tiers
 from foreign.table import PROGRAMS
 from replica_counts import CLUSTER_REPLICAS, count_id
 
@@ -22,6 +24,8 @@ FAST = {
     *("accumulation_by_hand", "contractive", "diffusion", "learned_task_weights", "lookahead"),
     *("physics_informed", "vq_vae"),
 }
+# `fit` with optimizers that a step of the user's builds, and a loop that knows nothing of replicas.
+INSIDE = {"conditional_gan", "loop_of_one_device"}
 # One for each mechanism that depends on where the replicas are: rows of tables and of positions,
 # what is gathered, own loops, decisions of callbacks, data that each process draws, named outputs.
 TELLING = {
@@ -54,11 +58,13 @@ def value_on_all_replicas(variable):
     return first
 
 
-def made_by(program, replicas=None):
-    """What `program` makes, from the state of a fresh process."""
+def made_by(program, replicas=None, is_inside=False):
+    """What `program` makes, from the state of a fresh process; or all of it in the scope."""
     harness.start_over()
     one = tf.distribute.get_strategy()
-    return arrays(program.run(one if replicas is None else harness.strategy(replicas)))
+    strategy = one if replicas is None else harness.strategy(replicas)
+    with strategy.scope() if is_inside else contextlib.nullcontext():
+        return arrays(program.run(strategy))
 
 
 def cases():
@@ -90,6 +96,17 @@ def test_a_program_agrees_with_one_device_or_says_that_it_does_not(name, replica
         return
     expected = harness.once(lambda: made_by(program))
     harness.assert_close(made_by(program, replicas), expected, program.tolerance)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", tiers.cases([n for n, each in PROGRAMS.items() if not each.batches], INSIDE)
+)
+def test_a_program_that_runs_in_the_scope_agrees_with_one_device(name):
+    program = PROGRAMS[name]
+    expected = harness.once(lambda: made_by(program))
+    found = made_by(program, CLUSTER_REPLICAS or 2, is_inside=True)
+    harness.assert_close(found, expected, program.tolerance)
 
 
 def test_there_are_sixty_programs_and_each_says_what_it_does():

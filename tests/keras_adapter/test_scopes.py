@@ -1,11 +1,13 @@
 """What is made or done on the wrong side of the scope is an error that says what to do."""
 
+import contextlib
 import weakref
 
 import harness
 import keras
 import pytest
 import tensorflow as tf
+import tiers
 from keras import layers
 
 import tfdp
@@ -34,23 +36,203 @@ def step_of_one_device(model, x, y):
     model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 
 
-@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
-def test_a_loop_in_the_scope_without_run_is_told_to_use_it(graph):
-    with harness.scope(2):
-        model = harness.dense_model()
-        step = tf.function(step_of_one_device) if graph else step_of_one_device
-        with pytest.raises(ValueError, match=r"taken in the scope.*strategy\.run\(step"):
-            step(model, X, Y)
+OPTIMIZERS = {
+    "clipping": lambda: keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.5),
+    "accumulating": lambda: keras.optimizers.Adam(0.05, gradient_accumulation_steps=2),
+    "scaling": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1, 0.9)),
+}
 
 
-def test_a_loop_outside_the_scope_without_run_is_told_to_use_it():
+def guide(optimizer):
+    """The model, optimizer, metrics and loss of Keras' guide to loops of one's own."""
+    own = keras.Sequential(
+        [
+            keras.Input((5,)),
+            layers.Dense(4, use_bias=False),
+            layers.BatchNormalization(),
+            layers.Dropout(0.3, seed=3),
+            layers.Dense(1),
+        ]
+    )
+    optimizer = OPTIMIZERS[optimizer]()
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer.build(own.trainable_variables)
+    return own, optimizer, [keras.metrics.MeanSquaredError(), keras.metrics.Sum()]
+
+
+def guides_loop(kind="clipping", graph=True, **options):
+    """What that loop makes, in the scope of a strategy with these options; of one device: None."""
+
+    def loop(parts, seen):
+        model, optimizer, metrics = parts
+        loss_object = keras.losses.MeanSquaredError()
+
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                predictions = model(x, training=True)
+                loss = loss_object(y, predictions)
+                scaled = optimizer.scale_loss(loss)
+            gradients = tape.gradient(scaled, model.trainable_weights)
+            optimizer.apply(gradients, model.trainable_weights)
+            metrics[0].update_state(y, predictions)
+            metrics[1].update_state(loss)
+            return loss
+
+        step = tf.function(step) if graph else step
+        for k in [0, 7, 0, 7]:
+            seen.append(float(step(tf.constant(X[k : k + 7]), tf.constant(Y[k : k + 7]))))
+        seen += [float(metric.result()) for metric in metrics]
+
+    def run(scope, is_inside):
+        harness.start_over()
+        seen = []
+        with scope:
+            parts = guide(kind)
+            if is_inside:
+                loop(parts, seen)
+        if not is_inside:
+            loop(parts, seen)
+        model, optimizer, _ = parts
+        variables = [*model.variables, *optimizer.variables]
+        if not isinstance(scope, contextlib.nullcontext):
+            for variable in variables:
+                copies = {each.tobytes() for each in harness.components(variable)}
+                alike = len(copies) == 1 or harness.is_accumulator(variable)
+                assert alike or harness.is_parted(variable), variable.path
+        return [harness.global_value(each) for each in variables], seen
+
+    return run
+
+
+@pytest.mark.parametrize("where", ["in the scope", "outside"])
+@pytest.mark.parametrize(
+    ("kind", "graph"),
+    tiers.first_of(
+        ("clipping", True), ("clipping", False), ("accumulating", True), ("scaling", True)
+    ),
+)
+def test_a_loop_that_knows_no_replicas_trains_as_on_one_device(kind, graph, where, replicas):
+    run = guides_loop(kind, graph)
+    expected = harness.once(lambda: run(contextlib.nullcontext(), True))
+    found = run(harness.scope(replicas), where != "outside")
+    harness.assert_close(found, expected, harness.WEIGHT_TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "options",
+    tiers.first_of(
+        {"shard": "optimizer"},
+        {"shard": "gradients"},
+        {"compression": tfdp.compression.Int8(smallest=1)},
+        {"synchronization": tfdp.synchronization.LocalSGD(3)},
+    ),
+    ids=lambda options: "-".join(map(str, options)),
+)
+def test_such_a_loop_sends_nothing_and_rounds_nothing(options, replicas):
+    run = guides_loop()
+    expected = harness.once(lambda: run(contextlib.nullcontext(), True))
+    found = run(harness.strategy(replicas, **options).scope(), True)
+    harness.assert_close(found, expected, harness.WEIGHT_TOLERANCE)
+
+
+def test_such_a_loop_is_told_once_how_all_replicas_would_work(caplog):
     model = harness.build_in_scope(harness.dense_model, 2)
-    with pytest.raises(tfdp.errors.ScopeError, match=r"built outside.*strategy\.run\(step"):
+    step = tf.function(step_of_one_device)
+    for _ in range(2):
+        step(model, X, Y)
         step_of_one_device(model, X, Y)
-    with model.distribute_strategy.scope():
-        model.optimizer.build(model.trainable_variables)
-    with pytest.raises(tfdp.errors.ScopeError, match=r"makes one outside.*strategy\.run\(step"):
-        step_of_one_device(model, X, Y)
+    assert caplog.text.count("@strategy.partitioned") == 1
+
+
+def test_a_weight_that_is_cut_has_no_gradient_in_such_a_loop():
+    strategy = harness.strategy(2, shard="parameters")
+    with strategy.scope():
+        model = harness.dense_model()
+        with pytest.raises(ValueError, match=r'"parameters" cuts.*@strategy\.partitioned'):
+            step_of_one_device(model, X, Y)
+
+
+def test_an_optimizer_is_built_in_its_scope_from_outside():
+    model = harness.build_in_scope(harness.dense_model, 2)
+    model.optimizer.build(model.trainable_variables)
+    assert all(len(harness.components(each)) == 2 for each in model.optimizer.variables)
+
+
+def a_base():
+    return keras.Sequential([keras.Input((5,)), layers.Dense(3)])
+
+
+def headed(base):
+    inputs = keras.Input((5,))
+    return keras.Model(inputs, layers.Dense(1)(base(inputs)))
+
+
+class HeadedByClass(keras.Model):
+    def __init__(self, base):
+        super().__init__()
+        self.base, self.head = base, layers.Dense(1)
+
+    def call(self, x):
+        return self.head(self.base(x))
+
+
+TRAINING = {
+    "fit": lambda model: model.fit(X, Y, verbose=0),
+    "train_on_batch": lambda model: model.train_on_batch(X, Y),
+    "loop": lambda model: step_of_one_device(model, X, Y),
+}
+
+
+@pytest.mark.parametrize(
+    ("head", "method"),
+    tiers.first_of(
+        (headed, "fit"), (headed, "train_on_batch"), (HeadedByClass, "fit"), (headed, "loop")
+    ),
+)
+def test_a_model_made_outside_around_a_part_from_the_scope_is_refused(head, method):
+    with harness.scope(2):
+        base = a_base()
+    model = head(base)
+    model.compile("sgd", "mse")
+    assert model.predict(X, verbose=0).shape == (14, 1)  # as on one device
+    with pytest.raises(tfdp.errors.ScopeError, match=r"in one scope, but 'sgd'.*whole model"):
+        TRAINING[method](model)
+
+
+@pytest.mark.parametrize("part", tiers.first_of("base", "layer", "metric", "optimizer", "seeds"))
+@pytest.mark.parametrize("method", tiers.first_of("fit", "evaluate", "train_on_batch"))
+def test_a_part_made_outside_of_a_model_in_the_scope_is_refused(part, method):
+    made = {
+        "base": a_base,
+        "layer": lambda: layers.Dense(3),
+        "metric": keras.metrics.MeanAbsoluteError,
+        "optimizer": lambda: keras.optimizers.SGD(0.1),
+        "seeds": lambda: layers.Dropout(0.5),
+    }[part]()
+    if part == "layer":
+        made.build((None, 5))
+    with harness.scope(2):
+        is_layer = isinstance(made, keras.Layer)
+        model = headed(made if is_layer else a_base())
+        optimizer = made if part == "optimizer" else keras.optimizers.SGD(0.1)
+        model.compile(optimizer, "mse", metrics=[made] if part == "metric" else [])
+    calls = {**TRAINING, "evaluate": lambda model: model.evaluate(X, Y, verbose=0)}
+    with pytest.raises(tfdp.errors.ScopeError, match=r"must be made in (the|one) scope"):
+        calls[method](model)
+
+
+@pytest.mark.parametrize("is_first_outside", [True, False])
+def test_a_clone_is_of_the_scope_that_it_is_made_in(is_first_outside):
+    first, second = contextlib.nullcontext(), harness.scope(2)
+    first, second = (first, second) if is_first_outside else (second, first)
+    with first:
+        model = headed(a_base())
+    with second:
+        clone = keras.models.clone_model(model)
+        clone.compile("sgd", "mse")
+    clone.fit(X, Y, verbose=0)
+    copies = {len(harness.components(each)) for each in clone.variables}
+    assert copies == {2 if is_first_outside else 1}
 
 
 def test_a_model_compiled_in_the_scope_must_be_built_there():

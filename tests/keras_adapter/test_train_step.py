@@ -219,3 +219,54 @@ def test_running_eagerly_in_batches_of_one_size_trains_as_on_one_device(trains_a
         lambda: harness.dense_model(run_eagerly=True),
         lambda model: harness.fit_arrays(model, *harness.regression_data(14)),
     )
+
+
+class WithALoop(OwnStep):
+    """Loops over a tensor in one of its steps, which AutoGraph alone makes of Python's `for`."""
+
+    def __init__(self, where):
+        super().__init__()
+        self.where = where
+
+    def loop(self, where):
+        if where == self.where:
+            for _ in tf.range(3):
+                pass
+
+    def train_step(self, data):
+        self.loop("fit")
+        return super().train_step(data)
+
+    def test_step(self, data):
+        self.loop("evaluate")
+        return super().test_step(data)
+
+    def call(self, x):
+        self.loop("predict")
+        return super().call(x)
+
+
+@pytest.mark.parametrize("where", tiers.first_of("fit", "evaluate", "predict"))
+def test_autograph_leaves_steps_alone_as_on_one_device(where, replicas):
+    x, y = harness.regression_data(4)
+    for count in (None, replicas):
+        model = harness.build_in_scope(lambda: compiled(WithALoop(where)), count)
+        with pytest.raises(tf.errors.OperatorNotAllowedInGraphError):
+            getattr(model, where)(*((x,) if where == "predict" else (x, y)), verbose=0)
+
+
+def test_autograph_converts_a_partitioned_function_as_a_tf_function():
+    strategy = harness.strategy(2)
+
+    @strategy.partitioned
+    def doubled_thrice(x):
+        for _ in tf.range(3):
+            x = 2.0 * x
+        return x
+
+    assert doubled_thrice(tf.ones([3])).numpy().tolist() == [8.0] * 3
+
+
+def compiled(model):
+    model.compile("sgd", "mse")
+    return model

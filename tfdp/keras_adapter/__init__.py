@@ -44,7 +44,6 @@ _MODULES = (
     "saving.model_files",
     "training.fit_evaluate_predict",
     "training.feeding",
-    "training.scopes",
     "training.trainer",
     "training.unscaled_losses",
     "variables.lazy",

@@ -25,6 +25,9 @@ class OfSummands(Protocol):
     def on_all(self, parts: Sequence[Sequence[tf.Tensor]]) -> object:
         """Runs it, given of each tensor what each local replica has."""
 
+    def on_one(self, tensors: Sequence[tf.Tensor]) -> object:
+        """Runs it outside of replicas, given whole tensors: the first process' hold for all."""
+
 
 class Sums(abc.ABC):
     """The base class of `strategy.extended` in the strategies of tfdp, which sum in some order."""
@@ -86,8 +89,8 @@ class Replicated(Sums):
         """
 
     @abc.abstractmethod
-    def in_scope_while_traced(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a context in the strategy's scope, for what a trace as on one device makes."""
+    def in_scope(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a context in the strategy's scope, outside of what is being traced."""
 
 
 class CompiledProgram(Protocol):

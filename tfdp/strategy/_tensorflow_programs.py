@@ -37,6 +37,9 @@ from tensorflow.python.eager.record import could_possibly_record, stop_recording
 # The class of the handles of variables that are in no graph.
 from tensorflow.python.framework.ops import EagerTensor
 
+# What `lift_to_graph` raises where a value depends on a function's arguments.
+from tensorflow.python.ops.op_selector import UnliftableError
+
 # Within the first, variables with copies stand for their first ones, as while a model is saved.
 from tensorflow.python.saved_model.save_context import SaveContext, save_context
 from tensorflow.python.saved_model.save_context import _save_context as saving_state
@@ -78,6 +81,7 @@ __all__ = [
     "SaveContext",
     "SaveOptions",
     "Status",
+    "UnliftableError",
     "add_function",
     "container_of_copy",
     "context",

@@ -239,6 +239,8 @@ class DataParallelExtended(CrossReplica, Replicated):
 
     def _create_variable(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> Any:
         kwargs = variables.placement(kwargs)
+        with contextlib.suppress(ValueError):  # it depends on a batch; then TensorFlow decides
+            kwargs["initial_value"] = tracing.outside(kwargs.get("initial_value"))
         colocate_with = kwargs.pop("colocate_with", None)
         if isinstance(colocate_with, SingleDevice):
             with tf.device(colocate_with.device):
@@ -350,6 +352,6 @@ class DataParallelExtended(CrossReplica, Replicated):
         strategy: Any = self._container_strategy()
         return SummandProgram(strategy, lambda *own: function(own), specs, are_summands)
 
-    def in_scope_while_traced(self) -> contextlib.AbstractContextManager[None]:
-        """Leaves the program that is being traced as on one device, and enters the scope."""
+    def in_scope(self) -> contextlib.AbstractContextManager[None]:
+        """Leaves what is being traced, and enters the scope."""
         return tracing.in_scope(self._container_strategy())

@@ -69,8 +69,21 @@ class PartedVariable(variables.ReplicaMirroredVariable):
 
     @property
     def handle(self) -> tf.Tensor:
-        """The handle of the replica's part; where one device is traced, the whole's."""
-        return self.whole.handle if one_device.is_traced() else super().handle
+        """The handle of the replica's part; where one device is traced, the whole's.
+
+        Raises:
+          ValueError: A weight's is asked for outside of replicas.
+        """
+        if one_device.is_traced():
+            return self.whole.handle
+        if self.trainable and not self._is_read_as_any() and get_update_replica_id() is None:
+            raise ValueError(
+                'A gradient with respect to a weight that shard="parameters" cuts must be taken in '
+                f"a program of all replicas, which each hold a part, but that of {self.name!r} is "
+                "taken outside. Decorate the step with `@strategy.partitioned` in place of "
+                "`@tf.function`, or use `fit`."
+            )
+        return super().handle
 
     def _get_on_device_or_primary(self) -> Any:
         return self.whole if one_device.is_traced() else super()._get_on_device_or_primary()

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdp.partition import PARTIAL, REPLICATED
 from tfdp.partition.own_calls import outermost
+from tfdp.strategy._tensorflow_programs import stop_recording
 from tfdp.strategy.argument_cuts import Cut
 from tfdp.strategy.program_options import ProgramOptions
 from tfdp.strategy.traces import Trace
@@ -40,6 +41,7 @@ class SummandProgram:
         specs: Sequence[tf.TensorSpec],
         are_summands: Sequence[bool],
     ) -> None:
+        self._extended = strategy.extended
         options = ProgramOptions(keep_rows=False, jit_compile=False)
         trace = Trace(strategy, function, specs, options)
         self._structure = trace.source.structured_outputs
@@ -58,7 +60,7 @@ class SummandProgram:
         Returns:
           What the function returns: whole tensors.
         """
-        _called.setdefault(outermost(tf.compat.v1.get_default_graph()), []).append(self)
+        self._keep()
         return self._structured(self._calls.on_replica(index, tensors))
 
     def on_all(self, parts: Sequence[Sequence[tf.Tensor]]) -> Any:
@@ -68,6 +70,21 @@ class SummandProgram:
           parts: Of each tensor what each local replica has.
         """
         return self._structured([each[0] for each in self._calls.run(*map(list, parts))])
+
+    def on_one(self, tensors: Sequence[tf.Tensor]) -> Any:
+        """Runs it on all local replicas, outside of replica functions.
+
+        Args:
+          tensors: Whole tensors; of several processes the first one's hold.
+        """
+        if not tf.executing_eagerly():
+            self._keep()
+        with stop_recording():
+            given = list(map(self._extended.of_first, tensors))
+            return self.on_all([[each] * len(self._extended.worker_devices) for each in given])
+
+    def _keep(self) -> None:
+        _called.setdefault(outermost(tf.compat.v1.get_default_graph()), []).append(self)
 
     def _structured(self, outputs: Sequence[tf.Tensor]) -> Any:
         given = iter(outputs)

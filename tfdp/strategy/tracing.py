@@ -13,6 +13,7 @@ from tfdp.strategy._tensorflow_programs import (
     ControlStatusCtx,
     SaveOptions,
     Status,
+    UnliftableError,
     default_replica_mode,
     is_saving,
     lift_to_graph,
@@ -63,57 +64,60 @@ def as_on_one_device(strategy: tf.distribute.Strategy) -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_scope(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Leaves the program that is being traced, and enters the strategy's scope."""
+    """Leaves the program that is being traced, if one is, and enters the strategy's scope."""
     with tf.init_scope(), _not_saving(), one_device.left(), strategy.scope():
         yield
 
 
 def _creator(strategy: tf.distribute.Strategy) -> Callable[..., tf.Variable]:
-    inside: list[bool] = []
-
     def create(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
-        if inside:
+        if not one_device.is_traced():  # in the scope: it is a copy
             return next_creator(**kwargs)
-        inside.append(True)
-        try:
-            # The parts of `tf.Variable`'s interface; the rest is the function's that is traced.
-            given = {
-                name: value
-                for name, value in kwargs.items()
-                if value is not None and name != "distribute_strategy"
-            }
-            initial = given.get("initial_value")
-            if callable(initial):
-                initial = initial()
-            if tf.is_symbolic_tensor(initial):
-                given["initial_value"] = _outside(initial)
-            with tf.init_scope(), _not_saving(), strategy.scope():
-                return tf.Variable(**given)
-        finally:
-            inside.pop()
+        # The parts of `tf.Variable`'s interface; the rest is the function's that is traced.
+        given = {
+            name: value
+            for name, value in kwargs.items()
+            if value is not None and name != "distribute_strategy"
+        }
+        initial = given.get("initial_value")
+        if callable(initial):
+            initial = initial()
+        given["initial_value"] = outside(initial)
+        with in_scope(strategy):
+            return tf.Variable(**given)
 
     return create
 
 
-def _outside(value: tf.Tensor) -> tf.Tensor:
-    """Returns the value of a tensor of the graph that is being traced, which no argument decides.
+def outside(value: Any) -> Any:
+    """Returns the value of a tensor of the graph that is being traced; of all else, what it is.
 
     Raises:
-      ValueError: An argument decides it.
+      ValueError: An argument of the graph's decides it.
     """
+    if not tf.is_symbolic_tensor(value):
+        return value
 
     @tf.function(autograph=False)
     def alone() -> tf.Tensor:
         return lift_to_graph([value], tf.compat.v1.get_default_graph())[value]
 
     with tf.init_scope():
-        return alone.get_concrete_function()()  # a call would warn of many traces
+        try:
+            return alone.get_concrete_function()()  # a call would warn of many traces
+        except UnliftableError as error:
+            raise ValueError(
+                "What a variable begins with must be known when it is made, but a variable is made "
+                f"in a step, and begins with {value.op.type} of the step's batch. Make it before "
+                "the first step, in `with strategy.scope():`, and write it in the step by `assign`."
+            ) from error
 
 
 @contextlib.contextmanager
 def _not_saving() -> Iterator[None]:
+    outer = is_saving(saving_state)
     is_saving.set(saving_state, False)
     try:
         yield
     finally:
-        is_saving.set(saving_state, True)
+        is_saving.set(saving_state, outer)

@@ -112,9 +112,9 @@ class _Scalar:
 class ReplicaMirroredVariable(_Scalar, MirroredVariable):
     """A variable that replicas keep equal without meeting each other.
 
-    Each replica has a copy; there is none for a tape outside of replicas. For `ONLY_FIRST_REPLICA`
-    TensorFlow's class calls `merge_call`, which is impossible inside a conditional; this class
-    sends replica 0's value instead.
+    Each replica has a copy; outside of replicas a tape sees the one that is read. For
+    `ONLY_FIRST_REPLICA` TensorFlow's class calls `merge_call`, which is impossible inside a
+    conditional; this class sends replica 0's value instead.
 
     Under a `synchronization` replicas have weights of their own within a round. Outside of replica
     functions their mean is read then.
@@ -167,18 +167,8 @@ class ReplicaMirroredVariable(_Scalar, MirroredVariable):
 
     @property
     def handle(self) -> tf.Tensor:
-        """The handle of the calling replica's copy."""
-        try:
-            return super().handle
-        except ValueError as error:
-            raise ValueError(
-                "A gradient must be taken inside a replica, which has its own copy of the "
-                f"variables, but one with respect to {self.name!r} is taken in the scope, outside "
-                "of `strategy.run`. Put the step, from the tape to the optimizer, into a function "
-                "of one replica's share of a batch, and call `strategy.run(step, args=(batch,))` "
-                "in a tf.function, for each batch of "
-                "`strategy.experimental_distribute_dataset(dataset)`; or use `fit`."
-            ) from error
+        """The handle of the calling replica's copy; outside of replicas of the one that is read."""
+        return self._get_on_device_or_primary().handle
 
     def __getitem__(self, place: Any) -> Any:
         """A part of the value, whose `assign` writes that part as the variable's writes all."""

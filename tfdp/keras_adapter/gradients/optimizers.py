@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from tfdp.compression import Compression, UpdateCompression
 from tfdp.hooks import cover, hook
 from tfdp.keras_adapter._keras import (
@@ -21,22 +23,23 @@ from tfdp.keras_adapter._keras import (
     strategy_of_optimizer,
     variables_of_optimizer,
 )
-from tfdp.keras_adapter.gradients import updating
+from tfdp.keras_adapter.gradients import summed_updates, updating
 from tfdp.keras_adapter.gradients.compressed import Compressed, CompressedUpdates
 from tfdp.keras_adapter.gradients.compressed_parts import CompressedParts
 from tfdp.keras_adapter.gradients.nested_optimizers import is_outer
-from tfdp.keras_adapter.gradients.own_calls import build as build_while_traced
 from tfdp.keras_adapter.gradients.rounds import Rounds
 from tfdp.keras_adapter.gradients.sharded import Sharded
 from tfdp.keras_adapter.gradients.updating import Updating
 from tfdp.keras_adapter.step import Step, current
 from tfdp.keras_adapter.training import batch_and_rate, scopes, step_recording
-from tfdp.replicas import Value, exchange_of, one_device
+from tfdp.replicas import Exchange, Replicated, Value, exchange_of, one_device, replicas_of
 
 
 def updating_of(optimizer: BaseOptimizer) -> Updating:
     """Returns what becomes of the gradients that reach an optimizer, and of what it keeps."""
     exchange = exchange_of(strategy_of_optimizer(optimizer))
+    if updating.is_of_one_replica():  # nothing is sent
+        exchange = Exchange(None, None, exchange.shard)
     if is_outer(optimizer):
         return Updating()
     if exchange.shard is not None:
@@ -65,12 +68,23 @@ def init(original: Callable[..., Any], self: TFOptimizer, *args: Any, **kwargs: 
 def build(
     original: Callable[..., Any], self: BaseOptimizer, variables: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Makes what the strategy's replicas keep for each variable.
+    """Makes what the strategy's replicas keep for each variable, in the optimizer's scope.
 
     Raises:
+      ScopeError: A variable has no copy on each replica, and replicas that wrote it would wait for
+        each other for ever; or the optimizer has none of what it keeps.
       ValueError: An optimizer does not go with what the strategy's replicas exchange.
     """
-    variables = list(variables)
+    variables, strategy = list(variables), strategy_of_optimizer(self)
+    extended = getattr(strategy, "extended", None)
+    scopes.check_optimizers_scope(self, variables)
+    if isinstance(extended, Replicated):
+        scopes.check_variables("The model", variables, strategy)
+        in_replica = tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
+        is_in_scope = tf.distribute.get_strategy() is strategy
+        if not is_in_scope or not (in_replica or tf.executing_eagerly()):
+            with extended.in_scope():
+                return self.build(variables, *args, **kwargs)
     with updating_of(self).building(self, variables):
         return original(self, variables, *args, **kwargs)
 
@@ -112,7 +126,9 @@ def apply(
 ) -> Any:
     """Makes an update in the program of one device, or by the sums of replicas' gradients."""
     step = current()
-    is_outside = not one_device.is_traced() and (step is None or step.updating)
+    strategy = strategy_of_optimizer(self)
+    is_alone = step is None and replicas_of(strategy) is not None
+    is_outside = not (is_alone or one_device.is_traced()) and (step is None or step.updating)
     if is_outside or is_outer(self):
         return original(self, grads, *args, **kwargs)
     grads = list(grads)
@@ -122,11 +138,16 @@ def apply(
         args = (variables, *args[1:])
     elif given is not None:
         kwargs = {**kwargs, "trainable_variables": variables}
+
+    def run(own: list[Value | None]) -> Any:
+        return self.apply(own, *args, **kwargs)
+
+    if is_alone:
+        scopes.check_optimizer(self, strategy)
+        return summed_updates.of_one_replica(self, grads, variables, run)
     if step is not None:
-        return _of_replicas(
-            step, self, grads, variables, lambda own: self.apply(own, *args, **kwargs)
-        )
-    build_while_traced(self, variables)
+        return _of_replicas(step, self, grads, variables, run)
+    summed_updates.build(self, variables)
     with updating.updated(self, grads, variables) as is_outermost:
         if not is_outermost:
             return original(self, grads, *args, **kwargs)

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from tfdp import recording
 from tfdp.checkpoint.variables import tensorflows
-from tfdp.keras_adapter._keras import BaseOptimizer, strategy_of_optimizer
 from tfdp.keras_adapter.gradients.updating import Updating
 from tfdp.keras_adapter.step import Step, current
 from tfdp.partition.own_calls import own_call
-from tfdp.replicas import Replicated, Value
+from tfdp.replicas import Value
 from tfdp.sharding import Cut
 
 # What a replica runs: given its step, values, and of each whether it is the replica's own term.
@@ -90,14 +88,3 @@ class ByOwnCalls(Updating):
 
         (found,) = call(gradients, vote, lambda own: [whole(list(own))])
         return found
-
-
-def build(optimizer: BaseOptimizer, variables: Sequence[Any]) -> None:
-    """Builds an optimizer in its strategy's scope, if it is not built, while a step is traced."""
-    strategy = strategy_of_optimizer(optimizer)
-    if optimizer.built or not isinstance(strategy.extended, Replicated):
-        return
-    with strategy.extended.in_scope_while_traced():
-        with keras.name_scope(optimizer.name):
-            optimizer.build(list(variables))
-        optimizer.built = True

@@ -7,13 +7,15 @@ follows from the optimizer's own program, as in a step of Keras'.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfdp.keras_adapter._keras import BaseOptimizer, key_of_variable
+from tfdp.keras_adapter._keras import BaseOptimizer, key_of_variable, strategy_of_optimizer
+from tfdp.keras_adapter.gradients import updating
 from tfdp.keras_adapter.gradients.nested_optimizers import wrapped
 from tfdp.keras_adapter.step import Step
 from tfdp.replicas import OfSummands, Value, cutter_of
@@ -24,6 +26,9 @@ Run = Callable[[list[Value | None]], Any]
 # The attribute of an optimizer with the programs that it has eagerly. Keras would track one that
 # is set.
 _PROGRAMS = "tfdp_update_programs"
+
+# The subject of the warning that replicas wait.
+_OUTSIDE = "updates outside of replicas"
 
 
 class SummedUpdates:
@@ -56,11 +61,8 @@ class SummedUpdates:
         Raises:
           RuntimeError: The replicas' updates differ.
         """
-        if not optimizer.built:
-            with keras.name_scope(optimizer.name):
-                optimizer.build(list(variables))
-            optimizer.built = True
-        flat = _Flat(step, grads)
+        build(optimizer, variables)
+        flat = _Flat(_with_whole_rows(step, grads))
         keys = [key_of_variable(optimizer, variable) for variable in variables]
         kind = (id(optimizer), tuple(keys), *flat.kind)
         if tf.executing_eagerly():
@@ -69,7 +71,7 @@ class SummedUpdates:
         place = self._next.setdefault(index, 0)
         self._next[index] += 1
         if place == len(self._made):
-            self._made.append((kind, flat.program(step, run)))
+            self._made.append((kind, flat.program(step.strategy, run)))
         known, program = self._made[place]
         if known != kind:
             raise RuntimeError(
@@ -80,6 +82,52 @@ class SummedUpdates:
         return program.on_replica(index, flat.tensors)
 
 
+def of_one_replica(
+    optimizer: BaseOptimizer, grads: Sequence[Value | None], variables: Sequence[Any], run: Run
+) -> Any:
+    """Makes an update outside of replicas: all write what one device does with these gradients.
+
+    Args:
+      optimizer: The outermost optimizer; it is built if it is not.
+      grads: The gradients of a whole batch.
+      variables: The variables that it updates.
+      run: Calls the optimizer.
+
+    Returns:
+      What the optimizer returns.
+    """
+    strategy: Any = strategy_of_optimizer(optimizer)
+    build(optimizer, variables)
+    if _OUTSIDE not in strategy.adapter_state.warned_about:
+        strategy.adapter_state.warned_about.add(_OUTSIDE)
+        if strategy.rank == 0 and strategy.extended.num_replicas > 1:
+            logging.getLogger("tfdp").warning(
+                "The loop that calls %r knows nothing of replicas: it trains as on one device, one "
+                "replica computes the whole batch, and the others wait. For all to work, decorate "
+                "the step, from the tape to the optimizer, with `@strategy.partitioned` in place "
+                "of `@tf.function`.",
+                optimizer.name,
+            )
+    flat = _Flat(grads, are_summands=False)
+    keys = [key_of_variable(optimizer, variable) for variable in variables]
+    kind = (_OUTSIDE, id(optimizer), tuple(keys), *flat.kind)
+
+    def alone(own: list[Value | None]) -> Any:
+        with updating.of_one_replica():
+            return run(own)
+
+    return _kept(strategy, optimizer, variables, kind, flat, alone).on_one(flat.tensors)
+
+
+def build(optimizer: BaseOptimizer, variables: Sequence[Any]) -> None:
+    """Builds an optimizer, if it is not built, with the names that its first update gives."""
+    if optimizer.built:
+        return
+    with keras.name_scope(optimizer.name):
+        optimizer.build(list(variables))
+    optimizer.built = True
+
+
 def _eagerly(
     step: Step,
     optimizer: BaseOptimizer,
@@ -88,21 +136,34 @@ def _eagerly(
     flat: _Flat,
     run: Run,
 ) -> Any:
-    """Makes an update by a program that is kept, unless Python may do otherwise the next time."""
-    programs = vars(optimizer).setdefault(_PROGRAMS, {})
-    said = settings(optimizer, variables)
+    """Makes an update by the gradients of all replicas."""
 
     def merged(strategy: tf.distribute.Strategy, *values: Any) -> Any:
-        program = None if said is None else programs.get((kind, said))
-        if program is None:
-            program = flat.program(step, run)
-        if said is not None:
-            programs[kind, said] = program
+        program = _kept(strategy, optimizer, variables, kind, flat, run)
         return program.on_all(list(map(strategy.experimental_local_results, values)))
 
     # Each replica copies its values: TensorFlow would take one tensor of all for a single value.
     own = tuple(map(tf.identity, flat.tensors))
     return tf.distribute.get_replica_context().merge_call(merged, args=own)
+
+
+def _kept(
+    strategy: tf.distribute.Strategy,
+    optimizer: BaseOptimizer,
+    variables: Sequence[Any],
+    kind: Any,
+    flat: _Flat,
+    run: Run,
+) -> OfSummands:
+    """Returns a program that is kept, unless in a graph, or Python may do otherwise next time."""
+    said = settings(optimizer, variables) if tf.executing_eagerly() else None
+    if said is None:
+        return flat.program(strategy, run)
+    programs = vars(optimizer).setdefault(_PROGRAMS, {})
+    if (kind, said) not in programs:
+        programs[kind, said] = flat.program(strategy, run)
+    found: OfSummands = programs[kind, said]
+    return found
 
 
 def settings(optimizer: BaseOptimizer, variables: Sequence[Any]) -> tuple[Any, ...] | None:
@@ -135,19 +196,24 @@ def _is_of_library(part: Any) -> bool:
     return type(part).__module__.split(".")[0] in ("keras", "tfdp")
 
 
-class _Flat:
-    """Gradients as flat tensors; rows, which replicas send at once, are whole."""
+def _with_whole_rows(step: Step, grads: Sequence[Value | None]) -> list[Value | None]:
+    """Returns a replica's own gradients; rows, which replicas send at once, are summed."""
+    rows = [index for index, each in enumerate(grads) if isinstance(each, tf.IndexedSlices)]
+    sums = step.sum_without_gradient([grads[index] for index in rows])
+    values = list(grads)
+    for index, total in zip(rows, sums, strict=True):
+        values[index] = total
+    return values
 
-    def __init__(self, step: Step, grads: Sequence[Value | None]) -> None:
-        rows = [index for index, each in enumerate(grads) if isinstance(each, tf.IndexedSlices)]
-        sums = step.sum_without_gradient([grads[index] for index in rows])
-        values = list(grads)
-        for index, total in zip(rows, sums, strict=True):
-            values[index] = total
-        parts = list(map(_parts, values))
+
+class _Flat:
+    """Gradients as flat tensors, of which rows are whole, and others may be replicas' summands."""
+
+    def __init__(self, grads: Sequence[Value | None], are_summands: bool = True) -> None:
+        parts = list(map(_parts, grads))
         self._kinds = list(map(len, parts))
         self.tensors = [tensor for each in parts for tensor in each]
-        self._are_summands = [len(each) == 1 for each in parts for _ in each]
+        self._are_summands = [are_summands and len(each) == 1 for each in parts for _ in each]
         self._specs = [tf.TensorSpec(each.shape, each.dtype) for each in self.tensors]
 
     @property
@@ -155,13 +221,13 @@ class _Flat:
         """What must be alike for the same program."""
         return tuple(self._kinds), tuple(self._specs)
 
-    def program(self, step: Step, run: Run) -> OfSummands:
+    def program(self, strategy: tf.distribute.Strategy, run: Run) -> OfSummands:
         """Traces the optimizer's program."""
 
         def updated(tensors: Sequence[tf.Tensor]) -> Any:
             return run(self._given(iter(tensors)))
 
-        return cutter_of(step.strategy).of_summands(updated, self._specs, self._are_summands)
+        return cutter_of(strategy).of_summands(updated, self._specs, self._are_summands)
 
     def _given(self, tensors: Iterator[tf.Tensor]) -> list[Value | None]:
         found: list[Value | None] = []

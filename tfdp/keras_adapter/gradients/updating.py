@@ -23,6 +23,9 @@ from tfdp.replicas import Value, replicas_of
 _outermost: contextvars.ContextVar[Any] = contextvars.ContextVar("outermost", default=None)
 _variables: contextvars.ContextVar[Sequence[Any]] = contextvars.ContextVar("variables", default=())
 
+# Whether the update is of gradients that one replica has computed of the whole batch.
+_of_one_replica = contextvars.ContextVar("of_one_replica", default=False)
+
 
 class Updating:
     """Gradients are summed whole."""
@@ -132,6 +135,21 @@ def updated(
         _variables.reset(token)
         if outer is not None:
             _outermost.reset(outer)
+
+
+@contextlib.contextmanager
+def of_one_replica() -> Iterator[None]:
+    """Says that updates that are traced within are of whole gradients, which nobody sends."""
+    token = _of_one_replica.set(True)
+    try:
+        yield
+    finally:
+        _of_one_replica.reset(token)
+
+
+def is_of_one_replica() -> bool:
+    """Returns whether the update that is being traced is of whole gradients."""
+    return _of_one_replica.get()
 
 
 def variables_updated() -> Sequence[Any]:

@@ -116,7 +116,8 @@ def _program(model: keras.Model, step_function: Callable[..., Any]) -> Any:
         scopes.check_optimizer(optimizer, model.distribute_strategy)
     compiler: Any = model.distribute_strategy.extended
     assert isinstance(compiler, CompilesPrograms)
-    return compiler.program(step_function)
+    # Keras leaves steps as they are written, and all that they call.
+    return compiler.program(tf.autograph.experimental.do_not_convert(step_function))
 
 
 def _taken(iterator: Any, count: int) -> tuple[list[Any], Exception | None]:

@@ -196,6 +196,8 @@ class _Running:
         if step_function not in self._programs:
             compiles = self._model.jit_compile is True
             step = program_recording.traced(self._recorder, _as_documented(step_function))
+            # Keras leaves steps as they are written, and all that they call.
+            step = tf.autograph.experimental.do_not_convert(step)
             program = self._strategy.partitioned(step, jit_compile=compiles)
             program.prepare(self._recorder, may_loop=self._steps != 1)
             self._programs[step_function] = program

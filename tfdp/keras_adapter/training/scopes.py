@@ -2,64 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
 
 from tfdp.errors import ScopeError
-from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import (
-    BaseOptimizer,
     KerasVariable,
     strategy_of_model,
     strategy_of_optimizer,
 )
 from tfdp.keras_adapter.gradients.nested_optimizers import wrapped
-from tfdp.replicas import Replicas, is_of_tfdp, replicas_of
-
-_IN_A_LOOP = (
-    "In a loop of your own put the step, from the tape to the optimizer, into a function of one "
-    "replica's share of a batch, and call `strategy.run(step, args=(batch,))` in a tf.function, "
-    "for each batch of `strategy.experimental_distribute_dataset(dataset)`; or use `fit`."
-)
-
-
-@hook(BaseOptimizer, "build")
-def build(original: Callable[..., Any], self: BaseOptimizer, variables: Any) -> Any:
-    """Builds an optimizer, in its first step or on its own, after a check of its scope.
-
-    Raises:
-      ScopeError: The optimizer is built outside the scope, or a variable has no copy on each
-        replica. Replicas that wrote such a variable would wait for each other for ever.
-    """
-    strategy = strategy_of_optimizer(self)
-    if replicas_of(strategy) is not None:
-        check_variables("The model", variables, strategy)
-        if tf.distribute.get_strategy() is not strategy:
-            raise ScopeError(
-                f"An optimizer must be built in its scope, but {self.name!r} is built outside. "
-                f"Call `build` in `with strategy.scope():`. {_IN_A_LOOP}"
-            )
-    return original(self, variables)
-
-
-@hook(BaseOptimizer, "_check_variables_are_known")
-def check_variables_are_known(
-    original: Callable[..., Any], self: BaseOptimizer, variables: Any
-) -> Any:
-    """Checks that an optimizer's step is made inside a replica.
-
-    Raises:
-      ScopeError: The step is made outside a replica.
-    """
-    strategy = strategy_of_optimizer(self)
-    if replicas_of(strategy) is not None and _outside_replicas(strategy):
-        raise ScopeError(
-            "An optimizer's step must be made inside a replica, where gradients are summed, but "
-            f"{self.name!r} makes one outside. {_IN_A_LOOP}"
-        )
-    return original(self, variables)
+from tfdp.replicas import Replicas, is_of_tfdp
 
 
 def check_compiled_in_scope(model: Any) -> None:
@@ -114,6 +69,24 @@ def check_optimizer(optimizer: Any, strategy: Any) -> None:
             )
 
 
+def check_optimizers_scope(optimizer: Any, variables: Iterable[Any]) -> None:
+    """Raises ScopeError if an optimizer was made outside the scope of the variables it updates.
+
+    In a program that is traced as on one device it may: what is made there has copies.
+    """
+    for variable in variables:
+        made = variable.value if isinstance(variable, KerasVariable) else variable
+        strategy = getattr(made, "distribute_strategy", None)
+        if is_of_tfdp(strategy) and strategy_of_optimizer(optimizer) is not strategy:
+            raise ScopeError(
+                "An optimizer and the variables that it updates must be made in one scope, but "
+                f"{optimizer.name!r}, or the model that is compiled with it, was made outside the "
+                f"scope in which {variable.path if made is not variable else variable.name!r} was. "
+                "Move its construction, with that of the whole model and `compile`, into `with "
+                "strategy.scope():`."
+            )
+
+
 def check_variables(owner: str, variables: Iterable[Any], strategy: Any) -> None:
     """Raises ScopeError if `owner` has a variable that was made outside the scope."""
     for variable in variables:
@@ -128,8 +101,3 @@ def check_variables(owner: str, variables: Iterable[Any], strategy: Any) -> None
                 "call that builds its layers: the first call of a model or layer makes the "
                 "variables. `fit` needs no call before it."
             )
-
-
-def _outside_replicas(strategy: Any) -> bool:
-    context = tf.distribute.get_replica_context()
-    return context is None or context.strategy is not strategy

@@ -1,7 +1,7 @@
-"""The hooks that leave losses as they are under a strategy that compiles whole programs.
+"""The hooks that leave losses as they are where no replica computes them.
 
 In a strategy's scope Keras divides a mean loss by the number of replicas, whose gradients it takes
-to be summed. Outside of a program of all devices there are none: what runs there is one device's.
+to be summed. Outside of `strategy.run` they are not: what runs there is one device's.
 """
 
 from __future__ import annotations
@@ -13,16 +13,21 @@ import tensorflow as tf
 
 from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import loss
-from tfdp.replicas import compiler_of
+from tfdp.replicas import is_of_tfdp
 
 
 @hook(loss, "scale_loss_for_distribution")
 def scale_loss_for_distribution(original: Callable[..., Any], value: Any) -> Any:
-    """Returns a mean loss as it is, in the scope of a strategy that compiles whole programs."""
-    return value if compiler_of(tf.distribute.get_strategy()) is not None else original(value)
+    """Returns a mean loss as it is, in the scope of a strategy of tfdp and outside of replicas."""
+    return value if _is_of_one_device() else original(value)
 
 
 @hook(loss, "unscale_loss_for_distribution")
 def unscale_loss_for_distribution(original: Callable[..., Any], value: Any) -> Any:
-    """Returns a loss for a metric as it is, in the scope of such a strategy."""
-    return value if compiler_of(tf.distribute.get_strategy()) is not None else original(value)
+    """Returns a loss for a metric as it is, where it was left so."""
+    return value if _is_of_one_device() else original(value)
+
+
+def _is_of_one_device() -> bool:
+    in_replica = tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
+    return is_of_tfdp(tf.distribute.get_strategy()) and not in_replica
