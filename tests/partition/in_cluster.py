@@ -127,3 +127,26 @@ def test_a_replica_without_examples_computes_on_another_s():
         total, inverse = step(*batch)
         assert int(total) == (100 // numbers[rows]).sum()
         np.testing.assert_allclose(inverse, 1 / texts[rows].astype("float32"), rtol=1e-6)
+
+
+@pytest.mark.telling
+def test_what_is_wrong_with_one_rank_s_share_is_one_device_s_error_on_every_rank():
+    strategy = harness.strategy(None)
+    batch = np.ones([2 * strategy.num_replicas_in_sync, 3], "float32")
+    batch[-1] = 1e38
+
+    def asserted(x):
+        tf.debugging.assert_less(x, 2.0, "too large")
+        return tf.reduce_mean(x)
+
+    def tenfold(x):
+        return tf.reduce_mean(tf.square(x * 10.0))
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
+        strategy.partitioned(asserted)(batch)
+    tf.debugging.enable_check_numerics()
+    try:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r'in output 0 .* op "Mul"'):
+            strategy.partitioned(tenfold)(batch)
+    finally:
+        tf.debugging.disable_check_numerics()

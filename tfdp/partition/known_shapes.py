@@ -23,8 +23,8 @@ def _names(text: str) -> list[str]:
 # Operations whose result has the shape of their only operand.
 UNARY = _names("""
     Abs Acos Acosh Asin Asinh Atan Atanh BesselI0 BesselI0e BesselI1 BesselI1e BesselJ0 BesselJ1
-    BesselK0 BesselK0e BesselK1 BesselK1e BesselY0 BesselY1 Angle Ceil CheckNumerics
-    CheckNumericsV2 ComplexAbs Cos Cosh Dawsn DebugGradientIdentity Digamma Elu Erf Erfc Erfinv
+    BesselK0 BesselK0e BesselK1 BesselK1e BesselY0 BesselY1 Angle Ceil CheckNumerics ComplexAbs
+    Cos Cosh Dawsn DebugGradientIdentity Digamma Elu Erf Erfc Erfinv
     Exp Expint Expm1 Floor FresnelCos FresnelSin Inv Invert IsFinite IsInf IsNan LeakyRelu
     Lgamma Log Log1p LogicalNot Ndtri OnesLike PopulationCount Reciprocal Relu Relu6 Rint Round
     Rsqrt Selu Sigmoid Sign Sin Sinh Softplus Softsign Spence Sqrt Square Tan Tanh
@@ -166,8 +166,9 @@ def _elementwise(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     return [elementwise_shape(op.type, inputs, max(rank for rank in ranks if rank is not None))]
 
 
-@_of("BiasAdd", "CheckNumerics", "Cumprod", "Cumsum", "EnsureShape", "LogSoftmax", "MatrixBandPart",
-     "OnesLike", "ReverseV2", "Roll", "Softmax", "ZerosLike")  # fmt: skip
+@_of("BiasAdd", "CheckNumerics", "CheckNumericsV2", "Cumprod", "Cumsum", "EnsureShape",
+     "LogSoftmax", "MatrixBandPart", "OnesLike", "ReverseV2", "Roll", "Softmax",
+     "ZerosLike")  # fmt: skip
 def _same(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     return None if inputs[0].rank is None else [inputs[0].dims()]
 

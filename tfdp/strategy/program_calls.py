@@ -28,6 +28,7 @@ from tfdp.strategy.captured import Captured
 from tfdp.strategy.program_recording import recorded
 from tfdp.strategy.program_support import ProgramSupport
 from tfdp.strategy.stand_ins import with_stand_in
+from tfdp.strategy.tracing import unwatched
 
 
 class ProgramOptions(NamedTuple):
@@ -65,6 +66,7 @@ class ProgramCalls:
       program: The program of a replica.
     """
 
+    @unwatched()
     def __init__(
         self,
         support: ProgramSupport,
@@ -146,7 +148,7 @@ class ProgramCalls:
             # A function also where `tf.config.run_functions_eagerly` is on: replicas that ran one
             # after the other would wait for each other.
             run = tf.function(functools.partial(self._run, inlined), autograph=False)
-            with tf.init_scope():
+            with tf.init_scope(), unwatched():
                 self._traced[inlined] = run.get_concrete_function(*self._signature)
         with graph_options.calling_with(self._options):
             return self._traced[inlined](*arguments)
