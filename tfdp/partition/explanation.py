@@ -15,7 +15,16 @@ from tfdp.files import replace_text
 from tfdp.partition import explanation_text
 from tfdp.partition.dependencies import Amount, Dependencies, Position
 from tfdp.partition.partitioning import ReplicaProgram
-from tfdp.partition.report import EVERYWHERE, SHARE, WHOLE, Computed, Exchanged, Whole, total_bytes
+from tfdp.partition.report import (
+    AFTER,
+    EVERYWHERE,
+    SHARE,
+    WHOLE,
+    Computed,
+    Exchanged,
+    Whole,
+    total_bytes,
+)
 from tfdp.partition.sizes import Batch, SizeLike, evaluated
 
 FILE = "explain.json"
@@ -183,7 +192,8 @@ def explain(program: ReplicaProgram, lengths: Mapping[Batch, int] | None = None)
       lengths: The lengths of batches, for bytes in numbers; without one they are in its terms.
     """
     known, dependencies = lengths or {}, Dependencies(program)
-    by_place: dict[str, list[Computed]] = {SHARE: [], WHOLE: [], EVERYWHERE: []}
+    places = (SHARE, WHOLE, AFTER, EVERYWHERE)
+    by_place: dict[str, list[Computed]] = {place: [] for place in places}
     for each in dependencies.computed:
         by_place[each.place].append(each)
     return Explanation(
@@ -195,8 +205,8 @@ def explain(program: ReplicaProgram, lengths: Mapping[Batch, int] | None = None)
         ),
         whole=_whole(program.report.whole, known),
         share=Group.of(by_place[SHARE]),
-        everywhere=Group.of(by_place[EVERYWHERE]),
-        gathered=Group.of(dependencies.gathered()),
+        everywhere=Group.of([*by_place[EVERYWHERE], *by_place[AFTER]]),
+        gathered=Group.of(by_place[AFTER]),
     )
 
 
