@@ -112,7 +112,8 @@ class ProgramCalls:
             for layout in layouts
         ]
         support.agree_on(sequences, self.program, f"the cut of arguments ({', '.join(places)})")
-        whole_operations.tell(self.program)
+        if support.first_rank == 0:
+            whole_operations.tell(self.program)
         if options.recorder is not None:
             self.program = recorded(self.program, options.recorder, source, support)
         if options.jit_compile:
