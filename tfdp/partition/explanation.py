@@ -126,6 +126,7 @@ class Explanation:
       share: The operations that each replica computes on its own share of the batch.
       everywhere: Those that every replica computes alike, of what all have, such as weights.
       gathered: Those of `everywhere` that would be shared but for what was gathered before them.
+      undivided: The products of the batch that every replica computes alike: 0 is the goal.
     """
 
     replicas: int
@@ -135,6 +136,7 @@ class Explanation:
     share: Group
     everywhere: Group
     gathered: Group
+    undivided: int = 0
 
     @property
     def bytes_sent(self) -> int:
@@ -207,6 +209,7 @@ def explain(program: ReplicaProgram, lengths: Mapping[Batch, int] | None = None)
         share=Group.of(by_place[SHARE]),
         everywhere=Group.of([*by_place[EVERYWHERE], *by_place[AFTER]]),
         gathered=Group.of(by_place[AFTER]),
+        undivided=Group.of([*by_place[WHOLE], *by_place[AFTER]]).amount.products,
     )
 
 
