@@ -52,7 +52,7 @@ def follow(step: Step, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> N
         return
     wholes = [each for each in results if each.layout == REPLICATED]
     cause = next((each.cause for each in inputs if _is_of_batch(each)), None)
-    step.is_after |= cause is not None and len(wholes) == len(results)
+    step.is_after |= cause is not None and 0 < len(wholes) == len(results)
     step.cause = step.cause or cause or next((each.cause for each in wholes if each.cause), None)
     if step.cause is None:
         return

@@ -81,8 +81,9 @@ def pass_on(op: SourceOp, inputs: Sequence[Tensor], results: Sequence[Tensor]) -
         results[0].names = names
     elif op.type == "StridedSlice" and names.what == INDICES and _is_first_column(op, inputs):
         results[0].names = dataclasses.replace(names, what=ROWS)
-    elif op.type == "Reshape" and results[0].layout == inputs[0].layout and results[0].rank == 1:
-        results[0].names = names
+    elif op.type == "Reshape" and results[0].layout == inputs[0].layout:
+        if inputs[0].rank == results[0].rank == 1:
+            results[0].names = names
     elif op.type == "DenseBincount" and names.what == ROWS and _counts_rows(op, inputs, names):
         results[0].names = dataclasses.replace(names, what=LENGTHS)
     elif op.type == "Cumsum" and names.what == LENGTHS and _is_plain(op):
