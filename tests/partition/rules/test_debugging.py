@@ -7,6 +7,8 @@ from tensorflow.python.debug.lib.debug_events_reader import DebugDataReader
 
 import tfdp
 
+pytestmark = pytest.mark.slow
+
 # Modes of summaries: whether any number is not finite, how many are, the same and more, the shape,
 # and in three places which kinds there are.
 MODES = (2, 3, 4, 5, 8)
