@@ -7,6 +7,7 @@ processes, and `test_across_processes.py` all of them in other clusters.
 import zlib
 
 import harness
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -127,3 +128,46 @@ def test_a_replica_without_examples_computes_on_another_s():
         total, inverse = step(*batch)
         assert int(total) == (100 // numbers[rows]).sum()
         np.testing.assert_allclose(inverse, 1 / texts[rows].astype("float32"), rtol=1e-6)
+
+
+@pytest.mark.telling
+def test_what_is_wrong_with_one_rank_s_share_is_one_device_s_error_on_every_rank():
+    strategy = harness.strategy(None)
+    batch = np.ones([2 * strategy.num_replicas_in_sync, 3], "float32")
+    batch[-1] = 1e38
+
+    def asserted(x):
+        tf.debugging.assert_less(x, 2.0, "too large")
+        return tf.reduce_mean(x)
+
+    def tenfold(x):
+        return tf.reduce_mean(tf.square(x * 10.0))
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
+        strategy.partitioned(asserted)(batch)
+    tf.debugging.enable_check_numerics()
+    try:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r'in output 0 .* op "Mul"'):
+            strategy.partitioned(tenfold)(batch)
+    finally:
+        tf.debugging.disable_check_numerics()
+
+
+@pytest.mark.telling
+@pytest.mark.parametrize("mode", tiers.first_of("tf_idf", "int", "count", "multi_hot"))
+def test_each_rank_splits_and_counts_its_own_texts(mode):
+    strategy = harness.strategy(None)
+    weights = {"idf_weights": [1.0, 2.0]} if mode == "tf_idf" else {}
+    with strategy.scope():
+        layer = keras.layers.TextVectorization(vocabulary=["a", "b"], output_mode=mode, **weights)
+    table = np.arange(1, 13, dtype="float32").reshape(4, 3)
+
+    def function(texts):
+        found = layer(texts)
+        return found, tf.reduce_sum(tf.gather(table, tf.cast(found, tf.int64) % 4), 1) @ table[:3]
+
+    for texts in (["a b a", "", "z b", "b"], ["a a"], ["", " ", "", "b a"]):
+        expected = tf.function(function)(tf.constant(texts))
+        found = strategy.partitioned(function)(np.array(texts))
+        for one, many in zip(expected, found, strict=True):
+            np.testing.assert_allclose(many, one, rtol=1e-6)

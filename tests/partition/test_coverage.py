@@ -29,10 +29,8 @@ WITHOUT_RULE = {
     "ListDiff": "of numbers of axes, which all replicas know: the gradient of a product",
     "OptionalFromValue": "what the gradient of a branch keeps of it",
     "OptionalGetValue": "what the gradient of a branch keeps of it",
-    "RaggedBincount": "rare: counts of words, before training",
     "SparseCross": "mixes examples: where they lie is a list of all",
     "StatelessRandomGetKeyCounter": "of seeds, which all replicas know",
-    "StringSplitV2": "mixes examples: its output is a list of the words of all",
     "Where": "mixes examples: how many places there are is known only of all",
     "XlaDynamicUpdateSlice": "rare: its gradient is made in loops of its own",
 }

@@ -61,6 +61,17 @@ def test_every_operation_is_in_one_group(made):
     assert {"Exp", "Cast"} <= explanation.gathered.types.keys()
 
 
+def test_products_that_are_not_divided_are_counted(made):
+    def function(x):
+        chosen = tf.boolean_mask(x, x[:, 0] > 3)
+        return tf.matmul(chosen, chosen, transpose_a=True), tf.matmul(tf.sort(x, 0), x[:2])
+
+    assert explain(made).undivided == 0
+    explanation = explain(program(function, ROWS))
+    assert explanation.undivided == 1 and explanation.total.products == 2
+    assert "1 of 2 products is not divided." in " ".join(explanation.text().split())
+
+
 def test_a_chain_is_counted(made):
     explanation = explain(made)
     assert explanation.chain == 3  # the sum, the maximum in the loop, and that in the branch

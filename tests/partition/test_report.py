@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from partition.programs import program
 
-from tfdp.partition.report import EVERYWHERE, SHARE, WHOLE, Content
+from tfdp.partition.report import AFTER, EVERYWHERE, SHARE, WHOLE, Content
 from tfdp.partition.writing import Writer
 
 ROWS = np.arange(12, dtype=np.float32).reshape(6, 2)
@@ -58,7 +58,7 @@ def test_operations_are_told_apart_by_where_they_compute():
         ("MatMul", SHARE),
         ("Reshape", SHARE),
         ("Unique", WHOLE),
-        ("Exp", EVERYWHERE),
+        ("Exp", AFTER),
     }
     assert wanted <= places(report)
     assert not {"Const", "NoOp"} & {each.operation for each in report.computed}

@@ -227,20 +227,31 @@ class Conversions:
         """Returns the replica's entries of a whole tensor; `tensor` tells its sizes."""
         if self.program.num_replicas == 1:
             return whole
-        write, place, rank = self.write, self.place(layout), tensor.rank
+        write, rank = self.write, tensor.rank
         assert rank is not None
-        begin = self._times(self.start(layout), layout.inner)
-        count = self._times(place.rows, layout.inner)
         if layout.outer == 1:
-            return write.slice_axis(whole, rank, layout.axis, begin, count)
+            return self._own_rows(whole, rank, layout)
         sizes: list[Operand] = [self.size(size) for size in tensor.dims()]
         axis = layout.axis
         block = self.size(layout.batch.length * layout.inner)
         blocks = write.reshape(
             whole, [*sizes[:axis], self.size(layout.outer), block, *sizes[axis + 1 :]]
         )
-        own = write.slice_axis(blocks, rank + 1, axis + 1, begin, count)
+        own = self._own_rows(blocks, rank + 1, layout.at(axis + 1))
         return write.reshape(own, [*sizes[:axis], self.entries(layout), *sizes[axis + 1 :]])
+
+    def _own_rows(self, whole: Output, rank: int, layout: Sharded) -> Output:
+        """Returns the replica's rows along an axis; of no examples a stand-in is zeros."""
+        write, place, axis = self.write, self.place(layout), layout.axis
+        if self.program.may_lack_rows(layout.batch):
+            lacking = self._times(write.subtract(1, write.minimum(place.total, 1)), layout.inner)
+            behind = [0] * (2 * axis + 1) + [lacking] + [0] * (2 * (rank - axis - 1))
+            paddings = write.reshape(write.pack(behind, tf.int32), [rank, 2])
+            attrs = {"T": whole.dtype, "Tpaddings": tf.int32}
+            (whole,) = self.writer.node("Pad", [whole, paddings], **attrs)
+        begin = self._times(self.start(layout), layout.inner)
+        count = self._times(place.rows, layout.inner)
+        return write.slice_axis(whole, rank, axis, begin, count)
 
     def _sliced_in_three_axes(self, whole: Output, layout: Sharded) -> Output:
         """Returns the replica's entries of a whole tensor whose rank the step alone may know."""

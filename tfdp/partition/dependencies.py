@@ -5,29 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from tfdp.partition.ordering import OWN, Ordering, called
+from tfdp.partition.ordering import Ordering, called
 from tfdp.partition.partitioning import ReplicaProgram
-from tfdp.partition.report import EVERYWHERE, WHOLE, Computed, Content, Exchanged
-
-# What takes most of the time of most steps.
-PRODUCTS = {
-    "BatchMatMul",
-    "BatchMatMulV2",
-    "BatchMatMulV3",
-    "Conv",
-    "Conv2D",
-    "Conv2DBackpropFilter",
-    "Conv2DBackpropInput",
-    "Conv3D",
-    "Conv3DBackpropFilterV2",
-    "Conv3DBackpropInputV2",
-    "DepthwiseConv2dNative",
-    "DepthwiseConv2dNativeBackpropFilter",
-    "DepthwiseConv2dNativeBackpropInput",
-    "Einsum",
-    "MatMul",
-    "SparseTensorDenseMatMul",
-}
+from tfdp.partition.report import PRODUCTS, Computed, Content, Exchanged
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,30 +87,6 @@ class Dependencies:
         self._touched = [self._touches(each) for each in self.computed]
         self._holders = self._all_holders()
         self.collectives = [self._position(number, each) for number, each in enumerate(exchanged)]
-
-    def gathered(self) -> list[Computed]:
-        """Returns the operations that all replicas compute alike, of what was gathered for others.
-
-        Those that are in another function than the gather are not found.
-        """
-        tainted = {
-            (each.exchanged.function, each.exchanged.node)
-            for each in self.collectives
-            if each.exchanged.makes_whole
-        }
-        found = []
-        for each in self.computed:
-            ordering = self.functions[each.function]
-            reached = False
-            for name in each.nodes:
-                uses = any((each.function, given) in tainted for given in ordering.inputs[name])
-                reached |= uses
-                alike = each.place == EVERYWHERE or name.startswith(OWN)
-                if (each.place == WHOLE or (uses and alike)) and name not in ordering.own:
-                    tainted.add((each.function, name))
-            if reached and each.place == EVERYWHERE:
-                found.append(each)
-        return found
 
     def _touches(self, computed: Computed) -> int:
         """Returns the collectives that an operation needs, is, or is needed by."""

@@ -15,7 +15,16 @@ from tfdp.files import replace_text
 from tfdp.partition import explanation_text
 from tfdp.partition.dependencies import Amount, Dependencies, Position
 from tfdp.partition.partitioning import ReplicaProgram
-from tfdp.partition.report import EVERYWHERE, SHARE, WHOLE, Computed, Exchanged, Whole, total_bytes
+from tfdp.partition.report import (
+    AFTER,
+    EVERYWHERE,
+    SHARE,
+    WHOLE,
+    Computed,
+    Exchanged,
+    Whole,
+    total_bytes,
+)
 from tfdp.partition.sizes import Batch, SizeLike, evaluated
 
 FILE = "explain.json"
@@ -117,6 +126,7 @@ class Explanation:
       share: The operations that each replica computes on its own share of the batch.
       everywhere: Those that every replica computes alike, of what all have, such as weights.
       gathered: Those of `everywhere` that would be shared but for what was gathered before them.
+      undivided: The products of the batch that every replica computes alike: 0 is the goal.
     """
 
     replicas: int
@@ -126,6 +136,7 @@ class Explanation:
     share: Group
     everywhere: Group
     gathered: Group
+    undivided: int = 0
 
     @property
     def bytes_sent(self) -> int:
@@ -183,7 +194,8 @@ def explain(program: ReplicaProgram, lengths: Mapping[Batch, int] | None = None)
       lengths: The lengths of batches, for bytes in numbers; without one they are in its terms.
     """
     known, dependencies = lengths or {}, Dependencies(program)
-    by_place: dict[str, list[Computed]] = {SHARE: [], WHOLE: [], EVERYWHERE: []}
+    places = (SHARE, WHOLE, AFTER, EVERYWHERE)
+    by_place: dict[str, list[Computed]] = {place: [] for place in places}
     for each in dependencies.computed:
         by_place[each.place].append(each)
     return Explanation(
@@ -195,8 +207,9 @@ def explain(program: ReplicaProgram, lengths: Mapping[Batch, int] | None = None)
         ),
         whole=_whole(program.report.whole, known),
         share=Group.of(by_place[SHARE]),
-        everywhere=Group.of(by_place[EVERYWHERE]),
-        gathered=Group.of(dependencies.gathered()),
+        everywhere=Group.of([*by_place[EVERYWHERE], *by_place[AFTER]]),
+        gathered=Group.of(by_place[AFTER]),
+        undivided=Group.of([*by_place[WHOLE], *by_place[AFTER]]).amount.products,
     )
 
 

@@ -61,6 +61,11 @@ def summary(explanation: Explanation) -> list[str]:
         found.append("No operation is computed whole.")
     if after.operations:
         found.append(f"{amount(after)} go on with what was gathered, on every replica.")
+    if explanation.undivided:
+        found.append(
+            f"{explanation.undivided} of {count(explanation.total.products, 'product')} "
+            f"{'is' if explanation.undivided == 1 else 'are'} not divided."
+        )
     found.append(
         f"Of {amount(explanation.total)}, {_bare(explanation.share.amount)} are computed on each "
         "replica's own share of the batch. Products are matrix products and convolutions."

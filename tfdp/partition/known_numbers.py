@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from tfdp.partition.sizes import UNKNOWN, Size, divided, is_positive, is_size
+from tfdp.partition.sizes import UNKNOWN, AtLeast, Size, divided, is_positive, is_size
 from tfdp.partition.source import SourceOp
 
 # Computes the values of an operation's outputs from those of its inputs.
@@ -35,6 +35,8 @@ def fitted(value: Any, dtype: tf.DType) -> Any:
     """Returns an entry as a dtype holds it: whole numbers wrap around."""
     if dtype == tf.bool:
         return value if isinstance(value, bool) else UNKNOWN
+    if isinstance(value, AtLeast):
+        return value
     low, high = int(dtype.min), int(dtype.max)
     if isinstance(value, Size):
         return value if all(low <= factor <= high for factor in value.terms.values()) else UNKNOWN
@@ -43,6 +45,8 @@ def fitted(value: Any, dtype: tf.DType) -> Any:
 
 def at_least(a: Any, b: Any) -> bool:
     """Returns whether a >= b, certainly."""
+    if isinstance(a, AtLeast):
+        a = a.least
     return is_size(a) and is_size(b) and is_positive(a - b + 1)
 
 
@@ -70,7 +74,10 @@ def floor_modulo(a: Any, b: Any) -> Any:
 
 def maximum(a: Any, b: Any) -> Any:
     """Returns the larger of both."""
-    return a if at_least(a, b) else b if at_least(b, a) else UNKNOWN
+    if at_least(a, b) or at_least(b, a):
+        return a if at_least(a, b) else b
+    sizes = [each for each in (a, b) if is_size(each)]
+    return AtLeast(sizes[0]) if sizes else UNKNOWN
 
 
 def minimum(a: Any, b: Any) -> Any:
@@ -123,6 +130,8 @@ def select(condition: Any, a: Any, b: Any) -> Any:
 
 def cast(value: Any, dtype: tf.DType) -> Any:
     """Returns an entry in another dtype."""
+    if isinstance(value, AtLeast):  # which may be too large for it
+        return UNKNOWN
     if dtype != tf.bool:
         return int(value) if isinstance(value, bool) else value
     if isinstance(value, (bool, int)):

@@ -23,8 +23,8 @@ def _names(text: str) -> list[str]:
 # Operations whose result has the shape of their only operand.
 UNARY = _names("""
     Abs Acos Acosh Asin Asinh Atan Atanh BesselI0 BesselI0e BesselI1 BesselI1e BesselJ0 BesselJ1
-    BesselK0 BesselK0e BesselK1 BesselK1e BesselY0 BesselY1 Angle Ceil CheckNumerics
-    CheckNumericsV2 ComplexAbs Cos Cosh Dawsn DebugGradientIdentity Digamma Elu Erf Erfc Erfinv
+    BesselK0 BesselK0e BesselK1 BesselK1e BesselY0 BesselY1 Angle Ceil CheckNumerics ComplexAbs
+    Cos Cosh Dawsn DebugGradientIdentity Digamma Elu Erf Erfc Erfinv
     Exp Expint Expm1 Floor FresnelCos FresnelSin Inv Invert IsFinite IsInf IsNan LeakyRelu
     Lgamma Log Log1p LogicalNot Ndtri OnesLike PopulationCount Reciprocal Relu Relu6 Rint Round
     Rsqrt Selu Sigmoid Sign Sin Sinh Softplus Softsign Spence Sqrt Square Tan Tanh
@@ -79,7 +79,7 @@ def reshaped(tensor: Tensor, to: Tensor, static: tf.TensorShape) -> Shape | None
     rank = static.rank if static.rank is not None else None if said is None else len(said)
     if rank is None:
         return None
-    sizes = [_length(said[axis]) if said is not None else None for axis in range(rank)]
+    sizes = [known_length(said[axis]) if said is not None else None for axis in range(rank)]
     if static.rank is not None:
         sizes = [b if a is None else a for a, b in zip(sizes, static.as_list(), strict=True)]
     if tensor.shape is not None and sizes.count(None) == 1:
@@ -137,17 +137,20 @@ def _is_number(value: Any, number: int) -> bool:
     return isinstance(value, int) and value == number
 
 
-def _length(size: Any) -> Any:
+def known_length(size: Any) -> Any:
     """Returns an entry of a shape if it is a size, else None."""
     return None if not is_size(size) or (isinstance(size, int) and size < 0) else size
 
 
-def _lengths(tensor: Tensor) -> list[Any] | None:
+def known_lengths(tensor: Tensor) -> list[Any] | None:
+    """Returns the entries of a shape, each None if it is no size; None if nothing is known."""
     sizes = tensor.sizes()
-    return None if sizes is None else [_length(size) for size in sizes]
+    return None if sizes is None else [known_length(size) for size in sizes]
 
 
-def _of(*types: str) -> Any:
+def shapes_of(*types: str) -> Any:
+    """Registers the decorated function: what it returns is known of results of these types."""
+
     def register(compute: Callable[[SourceOp, Sequence[Tensor]], Found]) -> Any:
         _SHAPES.update(dict.fromkeys(types, compute))
         return compute
@@ -155,8 +158,13 @@ def _of(*types: str) -> Any:
     return register
 
 
-@_of(*UNARY, *BROADCAST, "Add", "AddN", "AddV2", "Cast", "Conj", "Div", "DivNoNan", "Imag", "Mul",
-     "MulNoNan", "Neg", "Real", "RealDiv", "SelectV2", "Sub")  # fmt: skip
+@shapes_of(
+    *UNARY,
+    *BROADCAST,
+    *_names("""
+    Add AddN AddV2 Cast Conj Div DivNoNan Imag Mul MulNoNan Neg Real RealDiv SelectV2 Sub
+"""),
+)
 def _elementwise(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     if op.attr("incompatible_shape_error") is False:
         return None  # a scalar where the shapes do not match
@@ -166,29 +174,33 @@ def _elementwise(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     return [elementwise_shape(op.type, inputs, max(rank for rank in ranks if rank is not None))]
 
 
-@_of("BiasAdd", "CheckNumerics", "Cumprod", "Cumsum", "EnsureShape", "LogSoftmax", "MatrixBandPart",
-     "OnesLike", "ReverseV2", "Roll", "Softmax", "ZerosLike")  # fmt: skip
+@shapes_of(
+    *_names("""
+    BiasAdd CheckNumerics CheckNumericsV2 Cholesky Cumprod Cumsum EnsureShape LogSoftmax
+    MatrixBandPart MatrixInverse OnesLike ReverseV2 Roll Softmax ZerosLike
+""")
+)
 def _same(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     return None if inputs[0].rank is None else [inputs[0].dims()]
 
 
-@_of("Select")
+@shapes_of("Select")
 def _same_as_second(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     return None if inputs[1].rank is None else [inputs[1].dims()]
 
 
-@_of("Reshape")
+@shapes_of("Reshape")
 def _reshape(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     return [reshaped(inputs[0], inputs[1], op.outputs[0].shape)]
 
 
-@_of("Transpose", "ConjugateTranspose")
+@shapes_of("Transpose", "ConjugateTranspose")
 def _transpose(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     order = axes_of(inputs[1], inputs[0].rank)
     return None if order is None else [[inputs[0].dim(axis) for axis in order]]
 
 
-@_of("ExpandDims")
+@shapes_of("ExpandDims")
 def _expand_dims(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     axis = None if inputs[0].rank is None else axes_of(inputs[1], inputs[0].rank + 1)
     if axis is None:
@@ -198,7 +210,7 @@ def _expand_dims(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     return [sizes]
 
 
-@_of("Squeeze")
+@shapes_of("Squeeze")
 def _squeeze(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     axes = squeezed(op, inputs[0])
     if axes is None:
@@ -218,50 +230,50 @@ def squeezed(op: SourceOp, tensor: Tensor) -> list[int] | None:
     return [axis for axis, size in enumerate(tensor.shape) if size == 1]
 
 
-@_of("Empty", "Fill")
+@shapes_of("Empty", "Fill")
 def _fill(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
-    return [_lengths(inputs[0])]
+    return [known_lengths(inputs[0])]
 
 
-@_of("StridedSliceGrad")
+@shapes_of("StridedSliceGrad")
 def _of_sliced(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
-    return [_lengths(inputs[0])]
+    return [known_lengths(inputs[0])]
 
 
-@_of("Slice")
+@shapes_of("Slice")
 def _slice(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     begins, sizes = inputs[1].sizes(), inputs[2].sizes()
     if inputs[0].rank is None or begins is None or sizes is None:
         return None
     triples = zip(inputs[0].dims(), begins, sizes, strict=True)
-    return [[_length(length - begin if n == -1 else n) for length, begin, n in triples]]
+    return [[known_length(length - begin if n == -1 else n) for length, begin, n in triples]]
 
 
-@_of("ScatterNd")
+@shapes_of("ScatterNd")
 def _scatter(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
-    return [_lengths(inputs[2])]
+    return [known_lengths(inputs[2])]
 
 
-@_of("LinSpace")
+@shapes_of("LinSpace")
 def _line(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     number = inputs[2].entries
-    return None if number is None else [[_length(number[()])]]
+    return None if number is None else [[known_length(number[()])]]
 
 
-@_of("BroadcastTo")
+@shapes_of("BroadcastTo")
 def _broadcast_to(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
-    return [_lengths(inputs[1])]
+    return [known_lengths(inputs[1])]
 
 
-@_of("Tile")
+@shapes_of("Tile")
 def _tile(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
-    times = _lengths(inputs[1])
+    times = known_lengths(inputs[1])
     if times is None or inputs[0].rank is None:
         return None
     return [[product(pair) for pair in zip(inputs[0].dims(), times, strict=True)]]
 
 
-@_of("Pack")
+@shapes_of("Pack")
 def _pack(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     known = next((tensor for tensor in inputs if tensor.rank is not None), None)
     if known is None:
@@ -271,7 +283,7 @@ def _pack(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     return [sizes]
 
 
-@_of("Unpack")
+@shapes_of("Unpack")
 def _unpack(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     if inputs[0].rank is None:
         return None
@@ -280,7 +292,7 @@ def _unpack(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     return [sizes for _ in op.outputs]
 
 
-@_of("ConcatV2")
+@shapes_of("ConcatV2")
 def _concat(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     tensors = inputs[:-1]
     axes = axes_of(inputs[-1], tensors[0].rank)
@@ -294,7 +306,7 @@ def _concat(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     return [sizes]
 
 
-@_of("All", "Any", "EuclideanNorm", "Max", "Mean", "Min", "Prod", "Sum")
+@shapes_of("All", "Any", "EuclideanNorm", "Max", "Mean", "Min", "Prod", "Sum")
 def _reduction(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     axes = axes_of(inputs[1], inputs[0].rank)
     if axes is None:
@@ -305,7 +317,7 @@ def _reduction(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     return [[size for axis, size in sizes if axis not in axes]]
 
 
-@_of("GatherV2")
+@shapes_of("GatherV2")
 def _gather(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     array, indices, axis = inputs
     axes = axes_of(axis, array.rank)
@@ -316,15 +328,15 @@ def _gather(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     return [[*array.dims()[: axes[0]], *rows, *array.dims()[axes[0] + 1 :]]]
 
 
-@_of("TopKV2")
+@shapes_of("TopKV2")
 def _largest(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     tensor, count = inputs
     if tensor.rank is None or count.entries is None:
         return None
-    return [[*tensor.dims()[:-1], _length(count.entries[()])] for _ in op.outputs]
+    return [[*tensor.dims()[:-1], known_length(count.entries[()])] for _ in op.outputs]
 
 
-@_of("MatMul")
+@shapes_of("MatMul")
 def _matmul(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     a, b = inputs
     if a.rank != 2 or b.rank != 2:
@@ -332,7 +344,7 @@ def _matmul(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     return [[a.dim(int(op.attr("transpose_a"))), b.dim(1 - int(op.attr("transpose_b")))]]
 
 
-@_of("BatchMatMulV2")
+@shapes_of("BatchMatMulV2")
 def _batch_matmul(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     a, b = inputs
     if a.rank is None or b.rank is None or min(a.rank, b.rank) < 2:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from tfdp.partition import known_text_shapes  # noqa: F401 - registers them
 from tfdp.partition.known_arrays import ARRAYS, filled
 from tfdp.partition.known_numbers import NUMBERS, each, fitted
 from tfdp.partition.known_shapes import shapes
@@ -56,11 +57,14 @@ def _values(op: SourceOp, inputs: Sequence[Tensor]) -> Sequence[np.ndarray | Non
     return compute(op, arrays)
 
 
-_OF_SHAPES = ("OnesLike", "Rank", "Shape", "ShapeN", "Size", "ZerosLike")
+_OF_SHAPES = ("OnesLike", "Rank", "Shape", "ShapeN", "Size", "StringSplitV2", "ZerosLike")
 
 
 def _of_shapes(op: SourceOp, inputs: Sequence[Tensor]) -> Sequence[np.ndarray | None] | None:
-    """Returns the values of an operation that only reads the shapes of its inputs."""
+    """Returns the values of what an operation only reads in the shapes of its inputs."""
+    if op.type == "StringSplitV2":  # the number of texts, and the most words that one has
+        rows = inputs[0].dim(0) if inputs[0].rank == 1 else UNKNOWN
+        return [None, None, array_of([rows, UNKNOWN])]
     if any(tensor.shape is None for tensor in inputs):
         return None
     if op.type in ("Shape", "ShapeN"):

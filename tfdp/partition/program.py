@@ -65,6 +65,7 @@ class Program:
       report: What is exchanged, and why.
       cuts: How the last axis of a length was cut that is a multiple of a batch's: what is made in
         that length is cut so, too, as it is likely to meet the other.
+      entries: Batches of which it is known only when the step runs how many each replica has.
       regions: By the number of each `local_regions.LocalRegion` how its rows are cut; None: not.
     """
 
@@ -94,6 +95,7 @@ class Program:
         self.collectives: dict[str, Collective] = {}
         self.report = Report(communicator.num_replicas)
         self.cuts: dict[tuple[Batch, SizeLike], Sharded] = {}
+        self.entries: set[Batch] = set()
         self.regions: dict[int, Sharded | None] = {}
         self._external: dict[tuple[int, ...], Output] = {}
         self._sizes: dict[tuple[Writer, SizeLike], Output] = {}
@@ -147,6 +149,8 @@ class Program:
 
     def may_lack_rows(self, batch: Batch) -> bool:
         """Returns whether a replica may have no example of a batch, and a stand-in in its place."""
+        if batch in self.entries:
+            return True
         return self.may_be_empty and not isinstance(batch, FixedCut)
 
     def size(self, writer: Writer, size: SizeLike) -> Output:

@@ -6,13 +6,35 @@ import dataclasses
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from tfdp.partition.sizes import SizeLike, product
 from tfdp.partition.source import SourceOp
 from tfdp.partition.tensors import Tensor
 from tfdp.partition.writing import Output
 
 # Where an operation computes.
-SHARE, WHOLE, EVERYWHERE = "share", "whole", "everywhere"
+SHARE, WHOLE, AFTER, EVERYWHERE = "share", "whole", "after", "everywhere"
+
+# What takes most of the time of most steps.
+PRODUCTS = {
+    "BatchMatMul",
+    "BatchMatMulV2",
+    "BatchMatMulV3",
+    "Conv",
+    "Conv2D",
+    "Conv2DBackpropFilter",
+    "Conv2DBackpropInput",
+    "Conv3D",
+    "Conv3DBackpropFilterV2",
+    "Conv3DBackpropInputV2",
+    "DepthwiseConv2dNative",
+    "DepthwiseConv2dNativeBackpropFilter",
+    "DepthwiseConv2dNativeBackpropInput",
+    "Einsum",
+    "MatMul",
+    "SparseTensorDenseMatMul",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +115,8 @@ class Whole:
       reason: Why: no rule, or what the rule could not keep.
       gathered: The number of tensors that were gathered for it; others had been before.
       gathered_bytes: Their bytes; None where nothing is known of one's.
+      place: Where it is in terms of the user's program: a layer, or a line.
+      has_texts: Whether it is about texts.
     """
 
     operation: str
@@ -100,6 +124,8 @@ class Whole:
     reason: str
     gathered: int
     gathered_bytes: SizeLike | None = None
+    place: str = ""
+    has_texts: bool = False
 
     @classmethod
     def of(cls, op: SourceOp, reason: str, inputs: Sequence[Tensor]) -> Whole:
@@ -107,7 +133,10 @@ class Whole:
         unique = {id(tensor): tensor for tensor in inputs}.values()
         missing = [tensor for tensor in unique if tensor.sharded and tensor.whole is None]
         sizes = [Content.of_tensor(tensor).size_bytes for tensor in missing]
-        return cls(op.type, op.line(), reason, len(missing), total_bytes(sizes))
+        has_texts = any(each.dtype == tf.string for each in (*op.inputs, *op.outputs))
+        return cls(
+            *(op.type, op.line(), reason, len(missing), total_bytes(sizes)), op.place(), has_texts
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,15 +146,18 @@ class Computed:
     Attributes:
       operation: Its type.
       place: `SHARE`: each replica computes on what it alone holds; `WHOLE`: all compute the same,
-        of tensors that were sharded; `EVERYWHERE`: all compute the same, of what all have.
+        of tensors that were sharded; `AFTER`: of what was computed so; `EVERYWHERE`: of what all
+        have.
       function: The function that holds it.
       nodes: The names of the operations that stand for it there.
+      cause: What was computed whole, of `WHOLE` this one, of `AFTER` one before it.
     """
 
     operation: str
     place: str
     function: str
     nodes: Sequence[str]
+    cause: Whole | None = None
 
 
 class Report:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 # Indices, of which the first of each names a row; these first ones; and the tensor's shape.
 INDICES, ROWS, SHAPE = "indices", "rows", "shape"
 
+# How many entries each row has; and up to each one's end.
+LENGTHS, ENDS = "lengths", "ends"
+
 _SAME = ("Identity", "StopGradient", "Cast")
 _WIDE = (tf.int32, tf.int64)
 
@@ -63,8 +66,14 @@ def own_rows(tensor: Tensor) -> RowNames | None:
 
 def pass_on(op: SourceOp, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> None:
     """Tells of an operation's result what is known of its operand, where it leaves that as it is,
-    or takes the first of all indices.
+    takes the first of all indices, or makes a ragged tensor's splits of them, a step at a time.
     """
+    if op.type == "ConcatV2" and len(inputs) == 3:
+        names = inputs[1].names
+        first = inputs[0].constant()
+        if names is not None and names.what == ENDS and first is not None and [*first] == [0]:
+            results[0].names = splits_of(names.batch, names.entries, 0, 1)
+        return
     names = inputs[0].names if inputs else None
     if names is None or not results:
         return
@@ -72,6 +81,13 @@ def pass_on(op: SourceOp, inputs: Sequence[Tensor], results: Sequence[Tensor]) -
         results[0].names = names
     elif op.type == "StridedSlice" and names.what == INDICES and _is_first_column(op, inputs):
         results[0].names = dataclasses.replace(names, what=ROWS)
+    elif op.type == "Reshape" and results[0].layout == inputs[0].layout:
+        if inputs[0].rank == results[0].rank == 1:
+            results[0].names = names
+    elif op.type == "DenseBincount" and names.what == ROWS and _counts_rows(op, inputs, names):
+        results[0].names = dataclasses.replace(names, what=LENGTHS)
+    elif op.type == "Cumsum" and names.what == LENGTHS and _is_plain(op):
+        results[0].names = dataclasses.replace(names, what=ENDS)
 
 
 def _is_first_column(op: SourceOp, inputs: Sequence[Tensor]) -> bool:
@@ -81,3 +97,13 @@ def _is_first_column(op: SourceOp, inputs: Sequence[Tensor]) -> bool:
     masks = [op.attr(f"{name}_mask") for name in ("new_axis", "ellipsis", "shrink_axis")]
     takes_all = op.attr("begin_mask") & op.attr("end_mask") & 1
     return bool(takes_all and masks == [0, 0, 2] and begin[1] == 0 and strides.tolist() == [1, 1])
+
+
+def _counts_rows(op: SourceOp, inputs: Sequence[Tensor], names: RowNames) -> bool:
+    _, size, weights = inputs
+    is_each = size.entries is not None and size.entries[()] == names.batch.length
+    return is_each and weights.shape == [0] and not op.attr("binary_output")
+
+
+def _is_plain(op: SourceOp) -> bool:
+    return not op.attr("exclusive") and not op.attr("reverse")

@@ -74,16 +74,27 @@ def fixed_cut(bounds: tuple[int, ...]) -> FixedCut:
 class Unknown:
     """What is known of a number that is no polynomial of lengths: nothing."""
 
-    def _same(self, *_: Any) -> Unknown:
-        return self
+    def _unknown(self, *_: Any) -> Unknown:
+        return UNKNOWN
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = _same
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = _unknown
 
     def __repr__(self) -> str:
         return "?"
 
 
 UNKNOWN = Unknown()
+
+
+class AtLeast(Unknown):
+    """A number of which is known that it is a size or more.
+
+    Attributes:
+      least: The size.
+    """
+
+    def __init__(self, least: SizeLike) -> None:
+        self.least = least
 
 
 class Size:

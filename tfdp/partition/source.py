@@ -23,6 +23,8 @@ from tfdp.partition._tensorflow import (
 # Operations in files of these packages are theirs; the next frame outward may be the user's.
 _TENSORFLOW = pathlib.Path(tf.__file__).parent
 _PACKAGES = _TENSORFLOW, _TENSORFLOW.parent / "keras", pathlib.Path(__file__).parents[1]
+_LAYER = os.path.join("keras", "src", "layers", "layer.py")
+_TRAINER = os.path.join("keras", "src", "backend", "tensorflow", "trainer.py")
 _LIBRARIES = (*(f"{folder}{os.sep}" for folder in _PACKAGES), contextlib.__file__)
 
 
@@ -118,6 +120,16 @@ class SourceOp:
         except (KeyError, ValueError):
             return "an unknown line"
 
+    def place(self) -> str:
+        """Returns where the operation is in the user's terms: a layer, and the line of its code.
+
+        A line that only runs the model, such as that of `fit`, is left out.
+        """
+        try:
+            return _place(self.graph.original.get_operation_by_name(self.name))
+        except (KeyError, ValueError):
+            return "an unknown line"
+
 
 def lines_named(graph: FuncGraph, text: str) -> list[str]:
     """Returns of each operation of a graph that an error's text names its type and user's line.
@@ -153,6 +165,20 @@ def _line(op: tf.Operation) -> str:
         return "a line of the library"
     frame: traceback.FrameSummary = own[-1]
     return f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}, in {frame.name}"
+
+
+def _place(op: tf.Operation) -> str:
+    frames = list(op.traceback or ())
+    layers = [at for at, each in enumerate(frames) if each.filename.endswith(_LAYER)]
+    calls = [at for at in layers if frames[at].name == "__call__"]
+    own = [at for at, each in enumerate(frames) if not each.filename.startswith(_LIBRARIES)]
+    scopes = op.name.removeprefix("gradient_tape/").split("/")[:-1]
+    scope = "/".join(scopes[: len(calls) or 2])
+    runs = [at for at, each in enumerate(frames) if each.filename.endswith(_TRAINER)]
+    if not scope or (own and own[-1] > (calls or runs or [-1])[-1]):
+        line = _line(op)
+        return f"{line}, of `{scope}`" if scope and calls else line
+    return f"`{scope}`"
 
 
 class SourceGraph:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +14,9 @@ from tfdp.partition.layouts import PARTIAL, REPLICATED, Layout, Replicated, Shar
 from tfdp.partition.row_names import RowNames
 from tfdp.partition.sizes import UNKNOWN, Size, SizeLike, Symbol, is_size
 from tfdp.partition.writing import Output
+
+if TYPE_CHECKING:
+    from tfdp.partition.report import Whole
 
 # Values of at most so many entries are followed: shapes, axes, sizes.
 MOST_ENTRIES = 64
@@ -53,13 +56,14 @@ class Tensor:
       number: Its place in the order in which tensors came to be; of a summand that was made of
         summands that of the last of them, as its sum can be sent as early.
       names: What it tells of rows, if it does.
+      cause: What was computed whole, of tensors that were cut, if it is that or made of it.
       origin: The tensor outside of the loop that this one is within it, if the loop leaves it as it
         is.
       variables: The loops' variables that it is linear in: where they are summands, so is it.
     """
 
     __slots__ = (
-        *("entries", "layout", "local", "names", "number", "origin", "parts", "shape"),
+        *("cause", "entries", "layout", "local", "names", "number", "origin", "parts", "shape"),
         *("variables", "whole"),
     )
 
@@ -78,6 +82,7 @@ class Tensor:
         self.whole: Output | None = local if isinstance(layout, Replicated) else None
         self.parts: dict[Layout, Output] = {}
         self.number = next(_numbers)
+        self.cause: Whole | None = None
         self.origin: Tensor | None = None
         self.names: RowNames | None = None
         self.variables: frozenset[LoopVariable] = frozenset()
@@ -128,6 +133,7 @@ class Tensor:
         """Returns the tensor as a function inside of this one has it."""
         inner = Tensor(local or self.local, self.layout, self.shape, self.entries)
         inner.variables = self.variables
+        inner.cause = self.cause
         if local is None:
             inner.whole, inner.parts = self.whole, dict(self.parts)
         return inner
@@ -139,7 +145,9 @@ class Tensor:
 def summed(tensor: Tensor) -> Tensor:
     """Returns the sum of a summand, once it is made, as a tensor of its own."""
     assert tensor.whole is not None
-    return Tensor(tensor.whole, REPLICATED, tensor.shape, tensor.entries)
+    found = Tensor(tensor.whole, REPLICATED, tensor.shape, tensor.entries)
+    found.names = tensor.names
+    return found
 
 
 def known(tensor: Tensor) -> Tensor:

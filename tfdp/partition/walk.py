@@ -11,12 +11,12 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfdp.errors import PartitionError
-from tfdp.partition import known_values, row_names
+from tfdp.partition import cutting_again, known_values, row_names
 from tfdp.partition.cut_variables import CutVariables
 from tfdp.partition.flattening import Flattened, Task
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Listed, Sharded
 from tfdp.partition.program import Program
-from tfdp.partition.report import EVERYWHERE, SHARE, WHOLE, Computed
+from tfdp.partition.report import AFTER, EVERYWHERE, SHARE, WHOLE, Computed, Whole
 from tfdp.partition.rules import one_order
 from tfdp.partition.rules.effects import is_effect, on_first
 from tfdp.partition.rules.registry import RULES, Results, Step
@@ -80,6 +80,7 @@ class Walk:
             step = Step(self, task.op, inputs)
             self.convert.op = task.op
             task.results = self._results(step)
+            cutting_again.follow(step, inputs, task.results)
             _keep_numbers(inputs, task.results)
             _keep_variables(task.op, inputs, task.results)
             row_names.pass_on(task.op, inputs, task.results)
@@ -94,8 +95,15 @@ class Walk:
             self.writer.control = before
         task.written = self.writer.written[begin:]
         if task.written and task.op.type not in ("Const", "NoOp"):
+            place = _place(step, inputs, task)
             self.program.report.computed.append(
-                Computed(task.op.type, _place(step, inputs, task), self.writer.name, task.written)
+                Computed(
+                    task.op.type,
+                    place,
+                    self.writer.name,
+                    task.written,
+                    step.cause if place in (WHOLE, AFTER) else None,
+                )
             )
 
     def _results(self, step: Step) -> Sequence[Tensor]:
@@ -104,6 +112,9 @@ class Walk:
             self._lend(step)
         if rule is None or not rule.partial:
             self._sum(step)
+        wholes = cutting_again.of_wholes(step)
+        if wholes is not None:
+            return self._of_wholes(step, wholes)
         layouts = [tensor.layout for tensor in step.inputs]
         everywhere = all(layout in (REPLICATED, PARTIAL) for layout in layouts)
         results: Results = None
@@ -113,15 +124,15 @@ class Walk:
                 self._sum(step)  # and the rule is asked again, of the sums
                 return self._results(step)
         elif is_effect(step.op):
+            if any(map(_has_rows, layouts)):
+                step.cause = Whole.of(step.op, "it happens once", step.inputs)
             results = on_first(step)
         elif everywhere:
             results = self._as_it_is(step)
         if results is None and LOCAL in layouts and not any(each.sharded for each in step.inputs):
             results = step.results(_emitted(step), LOCAL)
         if results is None:
-            results = self._whole(
-                step, "it has no rule" if rule is None else "its rule cannot keep the layouts"
-            )
+            results = self._whole(step, "it has no rule" if rule is None else "it may mix examples")
         return results
 
     def _lend(self, step: Step) -> None:
@@ -133,7 +144,7 @@ class Walk:
         Raises:
           Waiting: They are not gathered yet, or not any more, or sums are to come first.
         """
-        if not any(_is_of_batch(tensor.layout) for tensor in step.inputs):
+        if not any(_has_rows(tensor.layout) for tensor in step.inputs):
             return
         cut = [index for index, tensor in enumerate(step.inputs) if _is_weight(tensor)]
         if cut:
@@ -160,6 +171,25 @@ class Walk:
                 tensor.entries, tensor.shape = value, list(value.shape)
         return results
 
+    def _of_wholes(self, step: Step, wholes: Step) -> Sequence[Tensor]:
+        """Writes an operation on what is cut again: on the wholes, and on the parts if it has rows.
+
+        What nothing uses of both costs nothing.
+        """
+        found = list(self._as_it_is(wholes))
+        rule = RULES.get(step.op.type)
+        cuts = [cutting_again.cut_of(self.program, self.writer, each.shape) for each in found]
+        parts = rule.write(step) if rule is not None and any(cuts) else None
+        step.is_after = True
+        for at, tensor in enumerate(parts or ()):
+            if tensor.sharded is not None:
+                tensor.whole = found[at].local
+                found[at], step.is_after = tensor, False
+        step.cause = next(tensor.cause for tensor in step.inputs if tensor.cause is not None)
+        for tensor in found:
+            tensor.cause = step.cause
+        return found
+
     def _whole(self, step: Step, reason: str) -> Sequence[Tensor]:
         """Every replica computes the operation on whole tensors."""
         if any(isinstance(tensor.layout, Listed) for tensor in step.inputs):
@@ -182,7 +212,7 @@ def _emitted(step: Step) -> list[Output]:
     return one_order.emit(step, [tensor.local for tensor in step.inputs])
 
 
-def _is_of_batch(layout: Layout) -> bool:
+def _has_rows(layout: Layout) -> bool:
     """Returns whether a tensor has rows of a batch, or may have, or is a replica's own."""
     if isinstance(layout, Listed):
         return True
@@ -226,6 +256,8 @@ def _place(step: Step, inputs: Sequence[Tensor], task: Task) -> str:
     """Returns where an operation that has been written computes."""
     if step.is_whole:
         return WHOLE
+    if step.is_after:
+        return AFTER
     layouts = [tensor.layout for tensor in (*inputs, *(task.results or ()))]
     return EVERYWHERE if all(map(_is_everywhere, layouts)) else SHARE
 

@@ -28,6 +28,7 @@ from tfdp.strategy.program_recording import recorded
 from tfdp.strategy.program_support import ProgramSupport
 from tfdp.strategy.stand_ins import with_stand_in
 from tfdp.strategy.told import Told
+from tfdp.strategy.tracing import unwatched
 
 
 class ProgramCalls:
@@ -50,6 +51,7 @@ class ProgramCalls:
       program: The program of a replica.
     """
 
+    @unwatched()
     def __init__(
         self,
         support: ProgramSupport,
@@ -100,7 +102,8 @@ class ProgramCalls:
         ]
         said = f"the cut of arguments ({', '.join(places)})"
         self._number = support.agree_on(sequences, self.program, said)
-        whole_operations.tell(self.program)
+        if support.first_rank == 0:
+            whole_operations.tell(self.program)
         if options.recorder is not None:
             self.program = recorded(self.program, options.recorder, source, support)
         if options.jit_compile:
@@ -136,7 +139,7 @@ class ProgramCalls:
             # A function also where `tf.config.run_functions_eagerly` is on: replicas that ran one
             # after the other would wait for each other.
             run = tf.function(functools.partial(self._run, inlined), autograph=False)
-            with tf.init_scope():
+            with tf.init_scope(), unwatched():
                 self._traced[inlined] = run.get_concrete_function(*self._signature)
         with graph_options.calling_with(self._options):
             return self._traced[inlined](*arguments)

@@ -14,6 +14,7 @@ from tfdp.strategy._tensorflow_programs import (
     SaveOptions,
     Status,
     UnliftableError,
+    context,
     default_replica_mode,
     is_saving,
     lift_to_graph,
@@ -38,6 +39,20 @@ def outside_of_graphs() -> Iterator[None]:
             yield
         finally:
             pywrap_tfe.TFE_Py_TapeSetStopOnThread()
+
+
+@contextlib.contextmanager
+def unwatched() -> Iterator[None]:
+    """Traces what is called inside without what watches the user's operations.
+
+    Such as the check of all numbers: it is of the program, and what replicas send needs no other.
+    """
+    before = context().invoking_op_callbacks
+    context().invoking_op_callbacks = True
+    try:
+        yield
+    finally:
+        context().invoking_op_callbacks = before
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from tfdp.partition.report import Content
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.source import SourceOp
 from tfdp.partition.tensors import Tensor, static_shape
-from tfdp.partition.writing import Called, Writer, unique_name
+from tfdp.partition.writing import Called, Output, Writer, unique_name
 
 # Operations that are stateful in TensorFlow's books, and compute the same on all replicas.
 _NO_EFFECTS = {
@@ -37,19 +37,39 @@ def on_first(step: Step) -> list[Tensor]:
     Of what is each replica's own it is given the first one's. The others wait for what it gives, or
     for nothing where it gives nothing.
     """
-    why = f"{step.op.type} happens once"
+    if step.program.num_replicas > 1:
+        for output in step.op.outputs:
+            if output.dtype in (tf.resource, tf.variant):
+                raise ValueError("what it makes cannot be given to the other replicas")
+    outputs = branch_on_first(step)
+    if outputs and step.program.num_replicas > 1:
+        specs = [tf.TensorSpec(out.shape, out.dtype) for out in step.op.outputs]
+        collective = step.program.communicator.from_first(specs)
+        contents = [
+            Content.of(each, static_shape(out.shape))
+            for each, out in zip(outputs, step.op.outputs, strict=True)
+        ]
+        outputs = step.program.exchange(
+            step.writer, "from first", collective, outputs, step.op, _why(step), contents
+        )
+    return step.results(outputs, REPLICATED)
+
+
+def _why(step: Step) -> str:
+    return f"{step.op.type} happens once"
+
+
+def branch_on_first(step: Step) -> list[Output]:
+    """Runs the operation on the first replica, with whole inputs; the others get zeros."""
     inputs = [
-        tensor.local if tensor.layout == LOCAL else step.whole(tensor, why)
+        tensor.local if tensor.layout == LOCAL else step.whole(tensor, _why(step))
         for tensor in step.inputs
     ]
     if step.program.num_replicas == 1:
-        return step.results(step.emit(inputs), REPLICATED)
-    for output in step.op.outputs:
-        if output.dtype in (tf.resource, tf.variant):
-            raise ValueError("what it makes cannot be given to the other replicas")
+        return step.emit(inputs)
     run = _branch(step, runs=True)
     skip = _branch(step, runs=False)
-    outputs = step.writer.node(
+    return step.writer.node(
         "If",
         [step.write.equal(step.program.rank, 0), *inputs],
         Tcond=tf.bool,
@@ -60,17 +80,6 @@ def on_first(step: Step) -> list[Tensor]:
         output_shapes=[],
         _lower_using_switch_merge=True,
     )
-    if outputs:
-        specs = [tf.TensorSpec(out.shape, out.dtype) for out in step.op.outputs]
-        collective = step.program.communicator.from_first(specs)
-        contents = [
-            Content.of(each, static_shape(out.shape))
-            for each, out in zip(outputs, step.op.outputs, strict=True)
-        ]
-        outputs = step.program.exchange(
-            step.writer, "from first", collective, outputs, step.op, why, contents
-        )
-    return step.results(outputs, REPLICATED)
 
 
 def _branch(step: Step, runs: bool) -> str:

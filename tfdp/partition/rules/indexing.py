@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tfdp.partition.known_shapes import shapes
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Sharded
 from tfdp.partition.row_names import own_rows
 from tfdp.partition.rules.along_axes import known_scalar
@@ -208,7 +209,7 @@ def _counts(step: Step) -> Results:
     else:
         return None
     (counts,) = step.emit(operands)
-    return step.results([step.masked(counts, layout)], PARTIAL)
+    return step.results([step.masked(counts, layout)], PARTIAL, shapes(step.op, step.inputs))
 
 
 def _is_empty(tensor: Tensor) -> bool:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from tfdp.partition.known_shapes import shapes
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Sharded
 from tfdp.partition.rules.elementwise import can_join_summands, dominant
 from tfdp.partition.rules.registry import Results, Step, rule
@@ -199,7 +200,8 @@ def _joined_summands(step: Step, values: Sequence[Tensor]) -> Results:
         step.first_only(tensor.local) if tensor.layout == REPLICATED else tensor.local
         for tensor in values
     ]
-    return step.results(step.emit([*operands, *step.inputs[len(values) :]]), PARTIAL)
+    outputs = step.emit([*operands, *step.inputs[len(values) :]])
+    return step.results(outputs, PARTIAL, shapes(step.op, step.inputs))
 
 
 def _extents(sizes: Tensor, total: SizeLike | None, count: int) -> list[Any]:

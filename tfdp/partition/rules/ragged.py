@@ -1,6 +1,7 @@
 """Ragged tensors of which each replica has the values of its rows.
 
-The splits are whole on all replicas, so that each knows how wide the whole batch is.
+The splits are whole on all replicas, so that each knows how wide the whole batch is. Where numbers
+of rows stand for splits each replica has those of its own values.
 """
 
 from __future__ import annotations
@@ -8,12 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tfdp.partition.layouts import Sharded
-from tfdp.partition.row_names import RowNames, splits_of
+import tensorflow as tf
+
+from tfdp.partition.layouts import REPLICATED, Sharded
+from tfdp.partition.row_names import INDICES, RowNames, own_rows, splits_of
+from tfdp.partition.rules.along_axes import known_scalar
 from tfdp.partition.rules.joining import fits, part
+from tfdp.partition.rules.reductions import meeting
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.sizes import is_size
-from tfdp.partition.tensors import Tensor
+from tfdp.partition.rules.rows import local_rows
+from tfdp.partition.rules.sparse import place_of
+from tfdp.partition.sizes import UNKNOWN, Batch, is_size
+from tfdp.partition.tensors import Tensor, array_of
 from tfdp.partition.writing import Output
 
 
@@ -23,7 +30,10 @@ def to_dense(step: Step) -> Results:
     cut otherwise than the rows are.
     """
     shape, values, default, *splits = step.inputs
-    names = _names(step, splits)
+    if step.op.attr("row_partition_types") == [b"FIRST_DIM_SIZE", b"VALUE_ROWIDS"]:
+        return _to_dense_by_numbers(step)
+    are_splits = set(step.op.attr("row_partition_types")) == {b"ROW_SPLITS"}
+    names = _names(splits) if are_splits else None
     if names is None or values.rank is None:
         return None
     rows, entries = Sharded(0, names.batch), Sharded(0, names.entries)
@@ -37,16 +47,101 @@ def to_dense(step: Step) -> Results:
     ]
     local = [step.entries(rows), *widths, *sizes[1 + len(splits) :]]
     numbers = [each if isinstance(each, (int, Output)) else step.size(each) for each in local]
-    count = step.place(entries).count
-    own = write.slice_axis(part(step, values, entries), values.rank, 0, 0, count)
+    own = _own_entries(step, values, entries)
     given = [write.pack(numbers, shape.dtype), own, step.whole(default)]
     return step.results(step.emit([*given, *_local_splits(step, splits, rows)]), rows)
 
 
-def _names(step: Step, splits: Sequence[Tensor]) -> RowNames | None:
+def _to_dense_by_numbers(step: Step) -> Results:
+    """Gives a replica's rows. Sends the number of entries in its widest, if that is the width."""
+    shape, values, default, count, numbers = step.inputs
+    names = own_rows(numbers)
+    if names is None or values.rank is None or known_scalar(count) != names.batch.length:
+        return None
+    rows, entries = Sharded(0, names.batch), Sharded(0, names.entries)
+    sizes = _sizes(shape, 1 + values.rank)
+    if sizes is None or sizes[0] not in (-1, rows.length) or not fits(values, entries):
+        return None
+    write = step.write
+    own_numbers = write.slice(local_rows(step, numbers, rows), [0], [step.place(entries).count])
+    own = [
+        *(_own_entries(step, values, entries), step.whole(default)),
+        *(write.cast(step.entries(rows), count.dtype), own_numbers),
+    ]
+    local = [each if isinstance(each, int) else step.size(each) for each in sizes]
+    local[0] = step.entries(rows)
+    if sizes[1] == -1:
+        (narrow,) = step.emit([write.pack(local, shape.dtype), *own])
+        width = write.element(write.shape(narrow), 1)
+        local[1] = meeting(step, width, "Max", [], "the widest row of all replicas")
+    return step.results(step.emit([write.pack(local, shape.dtype), *own]), rows)
+
+
+@rule("RaggedBincount")
+def counts(step: Step) -> Results:
+    """Counts the values of a replica's rows. Sends nothing."""
+    splits, values, size, weights = step.inputs
+    names = _names([splits])
+    if names is None or values.rank != 1:
+        return None
+    rows, entries = Sharded(0, names.batch), Sharded(0, names.entries)
+    are_weighted = weights.shape != [0]
+    if not fits(values, entries) or (are_weighted and not fits(weights, entries)):
+        return None
+    own = [
+        *_local_splits(step, [splits], rows),
+        *(_own_entries(step, values, entries), step.whole(size)),
+        _own_entries(step, weights, entries) if are_weighted else step.whole(weights),
+    ]
+    return step.results(step.emit(own), rows, [[None, known_scalar(size)]])
+
+
+@rule("StringSplitV2")
+def words(step: Step) -> Results:
+    """Splits a replica's texts. Sends how many words it has then, and how many the longest has."""
+    texts, separator = step.inputs
+    rows = texts.sharded
+    if rows is None or rows != Sharded(0, rows.batch) or texts.rank != 1:
+        return None
+    if separator.layout != REPLICATED or step.writer is not step.program.main:
+        return None
+    write = step.write
+    indices, found, shape = step.emit(step.inputs)
+    has_rows = write.greater(step.place(rows).count, 0)
+    count = write.select(has_rows, write.element(write.shape(found), 0), 0)
+    longest = write.select(has_rows, write.cast(write.element(shape, 1), tf.int32), 0)
+    held = write.maximum(count, 1)  # a replica without words has one that stands for them
+    entries = Batch(f"{rows.batch.name}_words")
+    place, (widths,) = place_of(step, [count, longest], held)
+    step.program.places[entries] = place
+    step.program.entries.add(entries)
+    found = write.concat([found, write.constant([""], tf.string)], 0)
+    indices = write.concat([indices, write.constant([[0, 0]], tf.int64)], 0)
+    first = write.pack([write.cast(step.start(rows), tf.int64), 0], tf.int64)
+    outputs = [
+        write.add(write.slice(indices, [0, 0], [held, 2]), first),
+        write.slice(found, [0], [held]),
+        write.pack([step.size(rows.length), write.reduce("Max", widths, [0])], tf.int64),
+    ]
+    layout = Sharded(0, entries)
+    sizes = array_of([rows.length, UNKNOWN])
+    results = step.results(outputs, [layout, layout, REPLICATED], None, [None, None, sizes])
+    results[0].names = RowNames(rows.batch, entries, INDICES)
+    results[2].names = results[0].names.of_shape()
+    return results
+
+
+def _own_entries(step: Step, values: Tensor, entries: Sharded) -> Output:
+    """Returns a replica's values, without one that stands for none."""
+    assert values.rank is not None
+    count = step.place(entries).count
+    return step.write.slice_axis(part(step, values, entries), values.rank, 0, 0, count)
+
+
+def _names(splits: Sequence[Tensor]) -> RowNames | None:
     """Returns what the splits tell; None: they are not those of a tensor that is cut by rows."""
     names = splits[0].names
-    if names is None or set(step.op.attr("row_partition_types")) != {b"ROW_SPLITS"}:
+    if names is None:
         return None
     depth = len(splits)
     all_levels = [splits_of(names.batch, names.entries, level, depth) for level in range(depth)]

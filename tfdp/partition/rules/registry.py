@@ -82,6 +82,8 @@ class Step(CutVariables):
       source: The operation.
       inputs: Its inputs.
       is_whole: Whether every replica computes it on whole tensors, though some were sharded.
+      is_after: Whether every replica computes it alike, of what was computed whole.
+      cause: What that was, or the operation itself.
     """
 
     op: SourceOp
@@ -89,7 +91,8 @@ class Step(CutVariables):
     def __init__(self, walk: Walk, op: SourceOp, inputs: Sequence[Tensor]) -> None:
         super().__init__(walk.program, walk.writer)
         self.walk, self.op, self.inputs = walk, op, list(inputs)
-        self.is_whole = False
+        self.is_whole = self.is_after = False
+        self.cause: Whole | None = None
 
     def note_whole(self, reason: str) -> None:
         """Records, before inputs are gathered, that every replica computes the operation on all.
@@ -100,7 +103,8 @@ class Step(CutVariables):
         cuts = [tensor.sharded for tensor in self.inputs if tensor.sharded is not None]
         self.is_whole = any(not cut.is_fixed for cut in cuts)  # all have weights on one device, too
         if self.is_whole:
-            self.program.report.whole.append(Whole.of(self.op, reason, self.inputs))
+            self.cause = Whole.of(self.op, reason, self.inputs)
+            self.program.report.whole.append(self.cause)
 
     def emit(self, inputs: Sequence[Output | Tensor], **attrs: Any) -> list[Output]:
         """Writes the operation with these inputs; a `Tensor` stands for what the replica holds.

@@ -7,6 +7,7 @@ certain that entries lie in a replica's own rows, the operation is computed whol
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -36,7 +37,7 @@ def fill_empty_rows(step: Step) -> Results:
     count = write.element(write.shape(texts), 0)
     has_rows = write.greater(step.place(rows).count, 0)
     entries = Batch(f"{names.entries.name}_filled")
-    step.program.places[entries] = _place(step, write.select(has_rows, count, 0), count)
+    step.program.places[entries], _ = place_of(step, [write.select(has_rows, count, 0)], count)
     layout = Sharded(0, entries)
     # A replica without entries has a stand-in also in what tells where its entries went.
     zeros = write.slice(write.pack([0], tf.int64), [0], [write.subtract(before.rows, before.count)])
@@ -135,17 +136,28 @@ def _local_shape(step: Step, shape: Tensor, rows: Sharded) -> Output:
     return step.shape_with(shape, 0, step.entries(rows))
 
 
-def _place(step: Step, count: Output, rows: Output) -> Place:
-    """Returns a replica's place in a batch of which it knows its own number alone."""
+def place_of(step: Step, numbers: Sequence[Output], rows: Output) -> tuple[Place, Sequence[Output]]:
+    """Returns a replica's place in a batch of which it knows its own number alone.
+
+    Args:
+      step: The operation.
+      numbers: How many entries it has, and other numbers that it is to tell, all int32.
+      rows: How many entries it holds, a stand-in counted.
+
+    Returns:
+      The place, and of each of the other numbers a vector of all replicas'.
+    """
     write, program = step.write, step.program
-    counts = write.pack([count], tf.int32)
+    told = write.expand(write.pack(numbers, tf.int32), 0)
     if program.num_replicas > 1:
-        collective = program.communicator.gather(tf.TensorSpec([None], tf.int32))
+        spec = tf.TensorSpec([None, len(numbers)], tf.int32)
+        collective = program.communicator.gather(spec)
         each = write.pack([1] * program.num_replicas, tf.int32)
         why = "how many entries each replica has is known to all"
-        (counts,) = program.exchange(
-            step.writer, "gather", collective, [counts, each], step.op, why
-        )
+        (told,) = program.exchange(step.writer, "gather", collective, [told, each], step.op, why)
+    counts, *others = (
+        write.reshape(write.slice_axis(told, 2, 1, at, 1), [-1]) for at in range(len(numbers))
+    )
     before = write.slice(counts, [0], [program.rank])
     start, total = write.reduce("Sum", before, [0]), write.reduce("Sum", counts, [0])
-    return Place(counts, count, rows, start, total)
+    return Place(counts, numbers[0], rows, start, total), others

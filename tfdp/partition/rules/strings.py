@@ -9,31 +9,12 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tfdp.partition.known_shapes import broadcast_shape
+from tfdp.partition.known_text_shapes import ELEMENTWISE
 from tfdp.partition.layouts import REPLICATED, Sharded
 from tfdp.partition.rules.elementwise import aligned, dominant, operand
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.tensors import Tensor
 from tfdp.partition.writing import Output
-
-ELEMENTWISE = [
-    "AsString",
-    "DecodeBase64",
-    "EncodeBase64",
-    "RegexFullMatch",
-    "RegexReplace",
-    "StaticRegexFullMatch",
-    "StaticRegexReplace",
-    "StringJoin",
-    "StringLength",
-    "StringLower",
-    "StringStrip",
-    "StringToHashBucket",
-    "StringToHashBucketFast",
-    "StringToHashBucketStrong",
-    "StringUpper",
-    "UnicodeScript",
-    "UnicodeTranscode",
-]
 
 # Of each operation that refuses some texts, one that it accepts.
 ACCEPTED = {"DecodeCompressed": "", "DecodeJSONExample": "{}", "StringToNumber": "0"}
@@ -115,7 +96,7 @@ def decode_csv(step: Step) -> Results:
     """Keeps the records' cut in each column, unless a replica may have none. Sends nothing."""
     records, *defaults = step.inputs
     layout = records.sharded
-    if layout is None or step.program.may_be_empty:
+    if layout is None or step.program.may_lack_rows(layout.batch):
         return None
     outputs = step.emit([records, *map(step.whole, defaults)])
     return step.results(outputs, layout, [records.shape] * len(outputs))
@@ -133,7 +114,7 @@ def parse(step: Step) -> Results:
     shapes = [tf.TensorShape(shape) for shape in step.op.attr("dense_shapes")]
     if (
         layout is None
-        or step.program.may_be_empty
+        or step.program.may_lack_rows(layout.batch)
         or records.rank != 1
         or len(step.op.outputs) != len(shapes)
         or not all(shape.is_fully_defined() for shape in shapes)
