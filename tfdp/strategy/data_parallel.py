@@ -118,6 +118,7 @@ class DataParallelStrategy(OneDevicePrograms):
         compression: Compression | UpdateCompression | None = None,
         synchronization: Synchronization | None = None,
         shard: str | None = None,
+        batch_normalization: str = "whole_batch",
         engine: str = "auto",
         custom_loss: str | None = None,
         timeout_seconds: float = 600.0,
@@ -136,6 +137,7 @@ class DataParallelStrategy(OneDevicePrograms):
             )
         options.check_synchronization(synchronization, compression)
         options.check_shard(shard, compression, synchronization)
+        options.check_batch_normalization(batch_normalization)
         collectives.check_name(engine)
         if custom_loss is not None:
             logging.getLogger("tfdp").warning(
@@ -183,6 +185,7 @@ class DataParallelStrategy(OneDevicePrograms):
                 "compression": repr(compression),
                 "synchronization": None if synchronization is None else synchronization.describe(),
                 "shard": shard,
+                "batch_normalization": batch_normalization,
                 "timeout_seconds": timeout_seconds,
                 "the seed of `tfdp.enable_determinism`": determinism.chosen_seed(),
             }
@@ -203,6 +206,7 @@ class DataParallelStrategy(OneDevicePrograms):
         self.compression = compression
         self.synchronization = synchronization
         self.shard = shard
+        self.batch_normalization = batch_normalization
         self._options = {
             "devices": None if devices is None else list(devices),
             "topology": topology_option,
@@ -210,6 +214,7 @@ class DataParallelStrategy(OneDevicePrograms):
             "compression": None if compression is None else repr(compression),
             "synchronization": None if synchronization is None else synchronization.describe(),
             "shard": shard,
+            "batch_normalization": batch_normalization,
             "engine": engine,
             "timeout_seconds": timeout_seconds,
             "startup_timeout_seconds": startup_timeout_seconds,

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Sharded
 from tfdp.partition.report import Content
+from tfdp.partition.rules.moments import mean_of
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.rules.rows import can_be_summed, is_waiting
 from tfdp.partition.sizes import SizeLike
@@ -48,7 +49,7 @@ def total(step: Step) -> Results:
 def mean(step: Step) -> Results:
     """Keeps a cut of another axis; over the batch, and of summands, a summand. Sends nothing then.
 
-    The summand is the sum, in float32 or wider, divided by the number of the whole batch's entries.
+    A mean with its variance is whole, and so is that: see `moments`. The summand is the sum, in float32 or wider, divided by the number of the whole batch's entries.
     A scalar in half precision is rounded to it once, as one device does: each replica sends it in
     float32.
     """
@@ -64,6 +65,10 @@ def mean(step: Step) -> Results:
     if layout.axis not in reduced:
         return _rows(step, layout, reduced)
     write, shape = step.write, _shape(step, reduced)
+    if step.moments is not None:
+        whole = step.moments.variance or mean_of(step, step.moments, layout, reduced, shape)
+        if whole is not None:
+            return step.results([whole], REPLICATED, [shape])
     wide = tf.float32 if tensor.dtype in _HALVES else tensor.dtype
     local = write.reduce("Sum", write.cast(tensor.local, wide), reduced, _keeps_axes(step))
     count = _count(step, tensor, reduced, wide)
