@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import nn
-from tfdp.partition import LocalRegion
+from tfdp.partition import LocalRegion, normalization
 from tfdp.replicas import one_device
 
 
@@ -46,6 +46,15 @@ def of_each_replica(is_asked: bool) -> Iterator[None]:
         _ASKED.reset(token)
 
 
+def is_plain(layer: keras.Layer) -> bool:
+    """Returns whether a layer is one that `batch_normalization` says the moments of.
+
+    One with `renorm` corrects a batch's moments by those of many, and has the whole batch's.
+    """
+    kind = keras.layers.BatchNormalization
+    return isinstance(layer, kind) and not (layer.synchronized or getattr(layer, "renorm", False))
+
+
 @hook(keras.layers.BatchNormalization, "call")
 def call(
     original: Callable[..., Any],
@@ -54,10 +63,12 @@ def call(
     training: bool | None = None,
     mask: Any = None,
 ) -> Any:
-    """Normalizes what a replica has. A layer with `renorm` takes the whole batch's moments."""
-    plain = training and self.trainable and not (self.synchronized or getattr(self, "renorm", 0))
-    if not (plain and _ASKED.get() and one_device.is_traced()):
+    """Normalizes by the whole batch's moments, or by those of what a replica has."""
+    if not (training and self.trainable and is_plain(self) and one_device.is_traced()):
         return original(self, inputs, training=training, mask=mask)
+    if not _ASKED.get():
+        with normalization():
+            return original(self, inputs, training=training, mask=mask)
     region = LocalRegion(tf.convert_to_tensor(inputs))
     mask = None if mask is None else region.rows_in(mask)
     token = _CALL.set(_Normalizing(region))

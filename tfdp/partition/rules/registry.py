@@ -10,8 +10,8 @@ import numpy as np
 
 from tfdp.partition.cut_variables import CutVariables
 from tfdp.partition.layouts import Layout, Sharded
-from tfdp.partition.report import Whole
 from tfdp.partition.moments import Moments
+from tfdp.partition.report import Whole
 from tfdp.partition.sizes import SizeLike
 from tfdp.partition.source import SourceOp
 from tfdp.partition.tensors import Tensor, static_shape
