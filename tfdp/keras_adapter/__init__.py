@@ -3,8 +3,8 @@
 Each hook wraps one function of Keras or TensorFlow, and calls it as it is outside of a strategy of
 tfdp; the hooks in `feeding`, for pipelines, act without a strategy too. The strategy uses
 `install`, `around_replicas`, `end_rounds`, `end_averages`, `explain`, `compile_ahead`,
-`of_each_replica` and `of_fixed_sizes`. A program that gives a pipeline to `fit` without any strategy calls `install`
-itself.
+`of_each_replica` and `of_fixed_sizes`. A program that gives a pipeline to `fit` without any
+strategy calls `install` itself.
 """
 
 import importlib

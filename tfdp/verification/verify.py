@@ -42,9 +42,10 @@ def verify(
     trained without it; Keras' "auto", which compiles on one GPU and not under a strategy, is taken
     for False on both sides. With `shard` there are no whole gradients.
 
-    Cost: the program is built, traced and trained three times, once more with half
-    precision, and up to five times more if something differs. Every rank trains the runs on one device by itself. All weights, gradients and slots of each step are kept
-    in the host's memory, for one device and for one other run at a time.
+    Cost: the program is built, traced and trained three times, once more with half precision, and
+    up to five times more if something differs. Every rank trains the runs on one device by itself.
+    All weights, gradients and slots of each step are kept in the host's memory, for one device and
+    for one other run at a time.
 
     Args:
       build: Returns a compiled model, a new one each time, made from nothing that was made before.

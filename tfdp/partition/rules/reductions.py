@@ -49,9 +49,9 @@ def total(step: Step) -> Results:
 def mean(step: Step) -> Results:
     """Keeps a cut of another axis; over the batch, and of summands, a summand. Sends nothing then.
 
-    A mean with its variance is whole, and so is that: see `moments`. The summand is the sum, in float32 or wider, divided by the number of the whole batch's entries.
+    The summand is the sum, in float32 or wider, divided by the number of the whole batch's entries.
     A scalar in half precision is rounded to it once, as one device does: each replica sends it in
-    float32.
+    float32. A mean with its variance is whole, and so is that: see `moments`.
     """
     tensor = step.inputs[0]
     if not (tensor.dtype.is_floating or tensor.dtype.is_complex):
