@@ -1,4 +1,4 @@
-"""BatchNormalization has the whole batch's statistics, or where that is asked for a replica's own."""
+"""BatchNormalization has the whole batch's statistics, or those of a replica's own examples."""
 
 import functools
 import inspect

@@ -80,6 +80,12 @@ class DataParallelStrategy(OneDevicePrograms):
         the others'; together that sends what a step without it sends. What an optimizer computes
         otherwise than element by element is right as well, and may send more. None: each replica
         holds all.
+      batch_normalization: Whose statistics plain `BatchNormalization` has in `fit` and `partitioned`.
+        "whole_batch": the whole batch's, as on one device; two sums a layer, one in each pass. "per_replica": those of a replica's own examples, as MirroredStrategy and
+        PyTorch's DDP have it, which sends nothing; it trains otherwise for each number of replicas.
+        Moving statistics are means by examples then. Layers with `synchronized=True` or
+        `renorm=True`, and eager steps, have the whole batch's; in `run` plain layers have those of
+        what they are given.
       engine: What moves tensors between the processes of a cluster. "tensorflow": TensorFlow's
         runtime, by gRPC, between GPUs by NCCL. "mpi": mpi4py, where MPI's launcher started the
         processes and the devices are CPUs; several times faster there. "auto": MPI where it can be
@@ -94,9 +100,9 @@ class DataParallelStrategy(OneDevicePrograms):
       TypeError: `compression` is no object of `tfdp.compression`, or `synchronization` none of
         `tfdp.synchronization`.
       ValueError: `compression` does not go with `synchronization`, or `shard` with either but
-        `Cast`, `Int8` or `Sign`, or one replica is to shard; a device is unknown, doubled,
-        or of another process; a number is out of range; the topology is unknown or does not cover
-        the ranks; TFDP_TOPOLOGY_FILE does not fit, or is not set for "auto" after
+        `Cast`, `Int8` or `Sign`, or one replica is to shard; `batch_normalization` is unknown; a
+        device is unknown, doubled, or of another process; a number is out of range; the topology is
+        unknown or does not cover the ranks; TFDP_TOPOLOGY_FILE does not fit, or is not set for "auto" after
         `tfdp.enable_determinism`.
       ClusterError: The cluster's description is malformed, or a rank does not come; or the engine
         cannot be used.
@@ -106,6 +112,19 @@ class DataParallelStrategy(OneDevicePrograms):
     >>> strategy = DataParallelStrategy(devices=["CPU:0", "CPU:1"])
     >>> strategy.num_replicas_in_sync, strategy.rank, strategy.topology
     (2, 0, Native())
+
+    Statistics of each replica's own examples: of two on one side, of two on the other.
+
+    >>> import keras
+    >>> own = DataParallelStrategy(["CPU:0", "CPU:1"], batch_normalization="per_replica")
+    >>> for strategy in strategy, own:
+    ...     with strategy.scope():
+    ...         layer = keras.layers.BatchNormalization(epsilon=0.0)
+    ...         layer.build([None, 1])
+    ...     step = strategy.partitioned(lambda x: layer(x, training=True))
+    ...     print(step(tf.constant([[0.0], [2.0], [8.0], [10.0]])).numpy().round(2).ravel())
+    [-1.21 -0.73  0.73  1.21]
+    [-1.  1. -1.  1.]
     """
 
     def __init__(
