@@ -45,9 +45,9 @@ def build_model(image_shape: tuple[int, int, int]) -> keras.Model:
     """Builds and compiles a small convolutional network for images of 10 classes.
 
     All of it, Dropout included, is a function of the global batch and the seed, and is smooth, so
-    that rounding errors stay rounding errors. GELU takes the place of ReLU, at whose kink a last bit decides whether a gradient passes (one device with
-    reversed batches then ends 1e-2 from itself), and SGD with momentum that of Adam, which divides
-    small gradients by their own size.
+    that rounding errors stay rounding errors. GELU takes the place of ReLU, at whose kink a last
+    bit decides whether a gradient passes (one device with reversed batches then ends 1e-2 from
+    itself), and SGD with momentum that of Adam, which divides small gradients by their own size.
 
     Args:
       image_shape: The shape (height, width, channels).

@@ -80,8 +80,9 @@ class DataParallelStrategy(OneDevicePrograms):
         the others'; together that sends what a step without it sends. What an optimizer computes
         otherwise than element by element is right as well, and may send more. None: each replica
         holds all.
-      batch_normalization: Whose statistics plain `BatchNormalization` has in `fit` and `partitioned`.
-        "whole_batch": the whole batch's, as on one device; two sums a layer, one in each pass. "per_replica": those of a replica's own examples, as MirroredStrategy and
+      batch_normalization: Whose statistics plain `BatchNormalization` has in `fit` and in
+        `partitioned`. "whole_batch": the whole batch's, as on one device; two sums a layer, one in
+        each pass. "per_replica": those of a replica's own examples, as MirroredStrategy and
         PyTorch's DDP have it, which sends nothing; it trains otherwise for each number of replicas.
         Moving statistics are means by examples then. Layers with `synchronized=True` or
         `renorm=True`, and eager steps, have the whole batch's; in `run` plain layers have those of
