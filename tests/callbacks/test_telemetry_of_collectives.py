@@ -51,7 +51,7 @@ def test_what_the_backward_pass_needs_is_a_meeting(tmp_path):
             [
                 keras.Input([5]),
                 keras.layers.Dense(4),
-                keras.layers.BatchNormalization(synchronized=True),
+                keras.layers.BatchNormalization(),
                 keras.layers.Dense(1),
             ]
         )

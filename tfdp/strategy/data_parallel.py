@@ -103,8 +103,8 @@ class DataParallelStrategy(OneDevicePrograms):
       ValueError: `compression` does not go with `synchronization`, or `shard` with either but
         `Cast`, `Int8` or `Sign`, or one replica is to shard; `batch_normalization` is unknown; a
         device is unknown, doubled, or of another process; a number is out of range; the topology is
-        unknown or does not cover the ranks; TFDP_TOPOLOGY_FILE does not fit, or is not set for "auto" after
-        `tfdp.enable_determinism`.
+        unknown or does not cover the ranks; TFDP_TOPOLOGY_FILE does not fit, or is not set for
+        "auto" after `tfdp.enable_determinism`.
       ClusterError: The cluster's description is malformed, or a rank does not come; or the engine
         cannot be used.
       RankMismatchError: The ranks make different strategies, or have different seeds of
