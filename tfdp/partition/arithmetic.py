@@ -51,10 +51,6 @@ class Arithmetic:
         """Returns a * b."""
         return self._binary("Mul", a, b)
 
-    def squared_difference(self, a: Operand, b: Operand) -> Output:
-        """Returns (a - b)^2."""
-        return self._binary("SquaredDifference", a, b)
-
     def divide(self, a: Operand, b: Operand) -> Output:
         """Returns a / b, for floats."""
         return self._binary("RealDiv", a, b)

@@ -32,6 +32,7 @@ def find(tasks: Sequence[Task]) -> dict[Task, Moments]:
     They are as `tf.nn.moments` writes them, which has a name for no operation of its own.
     """
     found: dict[Task, Moments] = {}
+    variances: set[Task] = set()
     for task in tasks:
         if not _is_mean(task):
             continue
@@ -40,8 +41,11 @@ def find(tasks: Sequence[Task]) -> dict[Task, Moments]:
             continue
         one, other = squares.inputs
         for of, (mean, _) in ((one, other), (other, one)):
-            if _is_mean(mean) and mean.inputs[0] == of and _axes(mean) == _axes(task) is not None:
+            if not _is_mean(mean) or mean.inputs[0] != of or mean in variances:
+                continue
+            if _axes(mean) == _axes(task) is not None:
                 found[task] = found.setdefault(mean, Moments())
+                variances.add(task)
     return found
 
 

@@ -60,6 +60,14 @@ def test_numbers_that_are_none_stay_such():
         np.testing.assert_array_equal(np.isfinite(found), [False, False, True])
 
 
+def test_the_moments_of_squared_distances_are_their_own():
+    def function(x):
+        mean = tf.reduce_mean(x, 0, keepdims=True)
+        return [mean, *tf.nn.moments(tf.math.squared_difference(x, mean), [0])]
+
+    check(function, numbers(7, 4), replicas=[3])
+
+
 def test_a_mean_alone_and_distances_from_another_are_as_they_were():
     def function(x):
         mean, other = tf.reduce_mean(x, 0, keepdims=True), tf.reduce_mean(x, 1, keepdims=True)

@@ -14,9 +14,10 @@ from tfdp.partition.tensors import Tensor
 from tfdp.partition.writing import Output
 
 
-def can_be_summed_at_once(tensor: Tensor, layout: Sharded) -> bool:
+def can_be_summed_at_once(step: Step, layout: Sharded) -> bool:
     """Returns whether moments are from one sum; float64 has no digits to spare for that."""
-    return tensor.dtype == tf.float32 and not layout.is_fixed
+    is_of_replicas = step.program.num_replicas > 1 and not layout.is_fixed
+    return is_of_replicas and step.inputs[0].dtype == tf.float32
 
 
 def mean_of(

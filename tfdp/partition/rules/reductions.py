@@ -65,7 +65,7 @@ def mean(step: Step) -> Results:
     if layout.axis not in reduced:
         return _rows(step, layout, reduced)
     write, shape = step.write, _shape(step, reduced)
-    if step.moments is not None and can_be_summed_at_once(tensor, layout):
+    if step.moments is not None and can_be_summed_at_once(step, layout):
         whole = step.moments.variance
         if whole is None:
             entries = _count(step, tensor, reduced, tf.float64)
