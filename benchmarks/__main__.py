@@ -18,6 +18,7 @@ from benchmarks.everything import add_all
 from benchmarks.faults import add_faults
 from benchmarks.fit import add_fit
 from benchmarks.memory import add_memory
+from benchmarks.normalization import add_normalization
 from benchmarks.optimizers import add_optimizers
 from benchmarks.partitioners import add_partitioners
 from benchmarks.plan.command import add_plan
@@ -66,6 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
         add_faults,
         add_memory,
         add_fit,
+        add_normalization,
         add_optimizers,
         add_partitioners,
         add_plan,

@@ -41,6 +41,10 @@ COMMANDS: Mapping[str, str] = {
     "tpu-bfloat16": "python -m benchmarks tpu --models transformer --topologies v5e:2x4 "
     "--dtype-policy mixed_bfloat16",
     "optimizers": "python -m benchmarks optimizers --rounds 20",
+    "normalization": "python -m benchmarks normalization",
+    "normalization-mpi": "tfdp run -n 2 --engine mpi -- python -m benchmarks normalization",
+    "normalization-tensorflow": "tfdp run -n 2 --engine tensorflow -- python -m benchmarks "
+    "normalization",
     "telemetry": "python -m benchmarks telemetry --rounds 12",
     "checkpoint": "python -m benchmarks checkpoint",
     "activations": "python -m benchmarks activations",

@@ -179,8 +179,7 @@ def main(arguments: list[str]) -> None:
                 keras.Input([20]),
                 keras.layers.Dense(64, activation="relu"),
                 keras.layers.Dropout(0.3),
-                # It normalizes each replica's share, and so depends on their number.
-                *([] if elastic else [keras.layers.BatchNormalization()]),
+                keras.layers.BatchNormalization(),
                 keras.layers.Dense(1),
             ]
         )

@@ -67,10 +67,10 @@ def run(results: pathlib.Path, console: Console | None = None) -> int:
       console: The console to print to; by default standard output.
 
     Returns:
-      The exit code: 0, or 1 where one side differs from one device by more than :data:`BOUND`, but
-      for what `tests/foreign` declares to differ; or the process failed.
+      The exit code: 0, or 1 where one side differs from one device by more than :data:`BOUND`, or
+      the process failed.
     """
-    from benchmarks.partitioners_programs import known_to_differ, programs, tolerance
+    from benchmarks.partitioners_programs import programs, tolerance
 
     console = console or Console()
     results.parent.mkdir(parents=True, exist_ok=True)
@@ -86,11 +86,10 @@ def run(results: pathlib.Path, console: Console | None = None) -> int:
             progress.advance(task)
     for line in table([found[name] for name in names if name in found]):
         console.print(line, markup=False, soft_wrap=True)
-    known = known_to_differ()
     differ = [
         name
         for name in names
-        if name in found and _differs(found[name], name in known, max(BOUND, tolerance(name)))
+        if name in found and _differs(found[name], max(BOUND, tolerance(name)))
     ]
     lost = [name for name in names if name not in found]
     for name in lost:
@@ -155,8 +154,8 @@ def largest(result: dict[str, Any]) -> float:
     return max(result["values"], result["changes"])
 
 
-def _differs(found: dict[str, Any], is_known: bool, bound: float) -> bool:
+def _differs(found: dict[str, Any], bound: float) -> bool:
     by_tfdp, by_xla = (found.get(side, {}) for side in _SIDES[:2])
     is_refused = by_xla.get("error") in ("PartitionError", "NotImplementedError", "TypeError")
     xla_differs = not is_refused and not largest(by_xla) <= bound
-    return xla_differs or (not is_known and not largest(by_tfdp) <= bound)
+    return xla_differs or not largest(by_tfdp) <= bound

@@ -37,11 +37,6 @@ def programs() -> dict[str, Callable[[tf.distribute.Strategy], Any]]:
     return made
 
 
-def known_to_differ() -> set[str]:
-    """Returns the programs of which `tests/foreign` says that replicas differ from one device."""
-    return {name for name, program in _foreign().items() if program.outcome == "found"}
-
-
 def tolerance(name: str) -> float:
     """Returns by how much what a program makes may differ, of the largest value of its kind."""
     program = _foreign().get(name)

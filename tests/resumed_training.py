@@ -56,12 +56,7 @@ def adam():
     return keras.optimizers.Adam(0.05, global_clipnorm=1.0, gradient_accumulation_steps=4)
 
 
-def build(
-    make_optimizer=adam,
-    devices=("CPU:0", "CPU:1"),
-    normalizes=True,
-    **options,
-):
+def build(make_optimizer=adam, devices=("CPU:0", "CPU:1"), **options):
     keras.utils.set_random_seed(3)
     strategy = tfdp.DataParallelStrategy(devices, **options)
     with strategy.scope():
@@ -70,7 +65,7 @@ def build(
                 keras.Input((5,)),
                 keras.layers.Dense(4, activation="relu"),
                 keras.layers.Dropout(0.5),
-                *([keras.layers.BatchNormalization()] if normalizes else []),
+                keras.layers.BatchNormalization(),
                 keras.layers.Dense(1),
             ]
         )
@@ -91,7 +86,6 @@ def train(
     steps_per_execution=1,
     make_optimizer=adam,
     devices=("CPU:0", "CPU:1"),
-    normalizes=True,
     data=None,
     others=(),
     compression=None,
@@ -101,7 +95,7 @@ def train(
 ):
     """Trains from the newest checkpoint, as a script that is started again does."""
     options = {"compression": compression, "topology": topology, "shard": shard}
-    model = build(make_optimizer, devices, normalizes, **options)
+    model = build(make_optimizer, devices, **options)
     model.steps_per_execution = steps_per_execution
     counts = Counts()
     callbacks = [

@@ -31,7 +31,9 @@ def train(run: Run, splits: Splits) -> Outcome:
     keras.utils.set_random_seed(run.seed)
     arguments = arguments_of(run.strategy)
     strategy = tfdp.DataParallelStrategy(
-        devices=[f"CPU:{rank}" for rank in range(run.replicas)], **arguments
+        devices=[f"CPU:{rank}" for rank in range(run.replicas)],
+        batch_normalization="per_replica",  # that of as many examples whatever the batch
+        **arguments,
     )
     corrected = isinstance(arguments.get("compression"), tfdp.compression.MomentumCorrection)
     sent = Recorder(strategy.extended.worker_devices)

@@ -16,7 +16,7 @@ def test_the_dense_networks_are_of_the_size_that_tables_say(name, count):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mlp", "small", "mobilenet", "transformer"])
+@pytest.mark.parametrize("name", ["mlp", "small", "mobilenet", "resnet18", "transformer"])
 def test_the_random_batch_fits_the_model(name):
     inputs, labels = random_batch(name, 3)
     model = build_model(name)

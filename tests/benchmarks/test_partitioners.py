@@ -35,7 +35,6 @@ def shown(monkeypatch, tmp_path, found, names=None, before=()):
 
     names = [each["program"] for each in found] if names is None else names
     monkeypatch.setattr(partitioners_programs, "programs", lambda: dict.fromkeys(names))
-    monkeypatch.setattr(partitioners_programs, "known_to_differ", lambda: {"known"})
     monkeypatch.setattr(
         partitioners_programs, "tolerance", lambda name: {"half": 1e-2}.get(name, 0.0)
     )
@@ -67,8 +66,6 @@ def test_what_is_refused_is_listed_with_its_reason_and_is_no_difference(monkeypa
     [
         (measured("far", xla=FAR), 1),
         (measured("far", tfdp=FAR), 1),
-        (measured("known", tfdp=FAR), 0),
-        (measured("known", xla=FAR), 1),
         (measured("half", xla=FAR), 0),
         (measured("unlike", xla=ALIKE | {"unlike": ["kernel"]}), 1),
         (measured("broken", xla={"error": "AttributeError", "says": ""}), 1),

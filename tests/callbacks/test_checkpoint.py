@@ -204,11 +204,10 @@ OTHERS = {
 )
 @pytest.mark.parametrize("case", OTHERS)
 def test_other_replicas_go_on_within_rounding(case, tmp_path):
-    # The statistics of BatchNormalization are each share's own.
-    whole = train(None, normalizes=False)
+    whole = train(None)
     with pytest.raises(Stop):  # within a window of accumulated gradients
-        train(tmp_path, stop_at=STEPS + 3, every_steps=1, normalizes=False)
-    values, history, *rest = train(tmp_path, every_steps=1, normalizes=False, devices=OTHERS[case])
+        train(tmp_path, stop_at=STEPS + 3, every_steps=1)
+    values, history, *rest = train(tmp_path, every_steps=1, devices=OTHERS[case])
     for left, right in zip(values, whole[0], strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-6)
     assert history.keys() == whole[1].keys()
@@ -436,7 +435,6 @@ class Disturbances(keras.callbacks.Callback):
 values, history, epochs, _ = resumed_training.train(
     f"{folder}/rank-{{rank}}",  # no rank sees another one's folder
     devices=None,
-    normalizes=not fewer,  # batch normalization is that of a replica's share
     others=[Disturbances()],
     every_steps=2,
     shard=shard,
@@ -483,9 +481,7 @@ def test_ranks_that_start_again_after_a_kill_end_like_a_training_that_was_not_di
     assert digests == [digests[0]] * ranks[-1]
     assert digests[0][1] == str(EPOCHS)
     assert not (tmp_path / "rank-1").exists()
-    # One device; with batch normalization two, of which each normalizes its share.
-    devices = ("CPU:0",) if more else ("CPU:0", "CPU:1")
-    expected = train(None, devices=devices, normalizes=not more)[0]
+    expected = train(None, devices=("CPU:0",))[0]
     largest = np.abs(expected[0]).max()  # of the first kernel
     with np.load(tmp_path / "values.npz") as values:
         for name, value in zip(values, expected, strict=True):

@@ -18,16 +18,13 @@ class Program:
 
     Attributes:
       run: The program.
-      outcome: "agrees" with one device; or `tfdp.verify` says so, "verified", or says that it does
-        not, "found".
-      text: What its report says.
+      outcome: "agrees" with one device; or `tfdp.verify` says so, "verified".
       tolerance: By how much what it makes may differ, of the largest value of its kind.
       batches: What `tfdp.verify` trains on; then `run` has no argument and returns the model.
     """
 
     run: Callable[..., Any]
     outcome: str
-    text: str = ""
     tolerance: float = WEIGHT_TOLERANCE
     batches: Any = None
 
@@ -35,11 +32,11 @@ class Program:
 PROGRAMS: dict[str, Program] = {}
 
 
-def _declared(outcome, text="", **options):
+def _declared(outcome, **options):
     def declare(run):
         known = PROGRAMS.get(run.__name__)  # pytest imports each module for doctests, too
         assert known is None or _file(known.run) == _file(run), run.__name__
-        PROGRAMS[run.__name__] = Program(run, outcome, text, **options)
+        PROGRAMS[run.__name__] = Program(run, outcome, **options)
         return run
 
     return declare
@@ -57,8 +54,3 @@ def agrees(tolerance=WEIGHT_TOLERANCE):
 def verified(batches):
     """`tfdp.verify` says that the program trains as on one device."""
     return _declared("verified", batches=batches)
-
-
-def found(text, batches):
-    """`tfdp.verify` says that the program differs, and why; nobody says so while it trains."""
-    return _declared("found", text, batches=batches)

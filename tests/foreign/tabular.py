@@ -94,7 +94,7 @@ def imbalanced_classes(strategy):
         model = keras.Sequential(
             [
                 keras.Input((4,)),
-                layers.BatchNormalization(synchronized=True),
+                layers.BatchNormalization(),
                 layers.Dense(4, activation="relu"),
                 layers.Dropout(0.3),
                 layers.Dense(1, activation="sigmoid"),

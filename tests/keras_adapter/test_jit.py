@@ -27,7 +27,7 @@ def adding_a_loss():
 
 
 def normalized():
-    normalization = layers.BatchNormalization(synchronized=True)
+    normalization = layers.BatchNormalization()
     model = keras.Sequential([keras.Input((5,)), normalization, layers.Dense(1)])
     model.compile(optimizers.SGD(0.1), loss="mse", jit_compile=True)
     return model

@@ -21,7 +21,7 @@ def trained(strategy, **compiled):
             [
                 keras.Input((6,)),
                 layers.Dense(8, "relu"),
-                layers.BatchNormalization(synchronized=tf.distribute.has_strategy()),
+                layers.BatchNormalization(),
                 layers.Dropout(0.3),
                 layers.Dense(6),
             ]

@@ -131,7 +131,7 @@ def refusing():
 
     inputs = keras.Input((5,))
     hidden = layers.Concatenate()([inputs, layers.Lambda(logs)(inputs)])
-    hidden = layers.BatchNormalization(synchronized=True)(layers.Dense(4)(hidden))
+    hidden = layers.BatchNormalization()(layers.Dense(4)(hidden))
     model = keras.Model(inputs, layers.Dense(1)(hidden))
     model.compile(keras.optimizers.SGD(0.02, momentum=0.9), "mse", metrics=["mae"])
     return model

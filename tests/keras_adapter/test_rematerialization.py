@@ -40,7 +40,7 @@ MODELS = {
     "a block": lambda: model_of(Again(layers.Dense(5))),
     "Keras' activations": activations,
     "dropout": lambda: model_of(Again(layers.Dropout(0.5))),
-    "moving statistics": lambda: model_of(Again(layers.BatchNormalization(synchronized=True))),
+    "moving statistics": lambda: model_of(Again(layers.BatchNormalization())),
 }
 
 

@@ -35,7 +35,7 @@ def convolutions():
             layers.Conv2D(2, 3, activation="relu"),
             layers.DepthwiseConv2D(2),
             layers.Conv2DTranspose(2, 2),
-            layers.BatchNormalization(synchronized=True),
+            layers.BatchNormalization(),
             layers.Flatten(),
             layers.Dropout(0.3),
             layers.Dense(3),

@@ -17,7 +17,7 @@ def build():
         [
             keras.Input((5,)),
             layers.Dense(6, activation="tanh"),
-            layers.BatchNormalization(synchronized=True),
+            layers.BatchNormalization(),
             layers.Dense(1),
         ]
     )

@@ -154,7 +154,7 @@ class Tells(keras.callbacks.Callback):
 
 
 values = resumed_training.train(
-    f"kept-{{rank}}", devices=None, normalizes=False, others=[Tells()], every_steps=2
+    f"kept-{{rank}}", devices=None, others=[Tells()], every_steps=2
 )[0]
 if rank == 0:
     np.savez("values.npz", *values)
@@ -178,7 +178,7 @@ def test_a_training_on_1_2_and_1_nodes_ends_like_one_device(runs, nodes, wait_un
     run = wait_until_ended(first, 120)
     assert run.returncode == 0, run.err
     assert [(a, of) for _, a, of in attempts(run)] == [("0", "1"), ("1", "2"), ("2", "1")]
-    expected = resumed_training.train(None, devices=("CPU:0",), normalizes=False)[0]
+    expected = resumed_training.train(None, devices=("CPU:0",))[0]
     with np.load(runs.folder / "values.npz") as values:
         for name, value in zip(values, expected, strict=True):
             difference = np.abs(values[name].astype("float64") - value).max()

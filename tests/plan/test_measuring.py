@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tfdp.plan import measuring
+from tfdp.prediction import Normalized
 
 
 def test_the_work_of_a_kernel_counts_where_it_is_applied():
@@ -47,6 +48,15 @@ def test_the_optimizer_of_a_compiled_model_is_known(make, slots):
     model.compile(make(), "mse")
     assert measuring.workload(model, 2, None, timed=False).slots == slots
     assert measuring.workload(model, 2, "adam", timed=False).slots == 2
+
+
+def test_layers_with_statistics_of_the_batch_are_found():
+    kind = keras.layers.BatchNormalization
+    hidden = [kind(), kind(synchronized=True), kind(trainable=False)]
+    inner = keras.Sequential([keras.Input([4]), keras.layers.Dense(3), *hidden])
+    model = keras.Sequential([keras.Input([4]), inner, keras.layers.Dense(1)])
+    found = measuring.workload(model, 2, None, timed=False).normalized
+    assert found == (Normalized(3), Normalized(3, is_plain=False))
 
 
 @pytest.mark.parametrize(

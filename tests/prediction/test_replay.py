@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdp import topology
-from tfdp.prediction import Cluster, Plan, Workload, even_tensors, predict
+from tfdp.prediction import Cluster, Normalized, Plan, Workload, even_tensors, predict
 from tfdp.prediction.replay import replay
 from tfdp.prediction.sending import COMPRESSIONS, Sum, sum_of
 from tfdp.prediction.workload import Tensor, buckets
@@ -127,6 +127,23 @@ def test_all_at_once_nothing_is_hidden():
     one = Workload((Tensor((1000, 4000)),), 0.1, 0.2)
     found = predict(Plan("ring"), one, cluster(rate=1e8))
     assert found.communication_seconds == pytest.approx(1.5 * 16e6 / 1e8, rel=1e-3)
+
+
+def test_the_whole_batch_s_statistics_hold_up_both_passes():
+    on = cluster(latency=1e-3)
+    plain, both = Normalized(64), Normalized(64, is_plain=False)
+
+    def sending(normalized, **plan):
+        return predict(
+            Plan("direct", **plan), work(normalized=normalized), on
+        ).communication_seconds
+
+    without = sending(())
+    # A message there and one back for each of two sums a layer.
+    assert sending((plain,) * 3) - without == pytest.approx(3 * 2 * 2e-3, rel=1e-2)
+    assert sending((plain,) * 3, batch_normalization="per_replica") == without
+    assert sending((both,), batch_normalization="per_replica") > without
+    assert not Plan(batch_normalization="per_replica").is_exact
 
 
 def test_on_fast_links_all_but_the_last_bucket_is_hidden():

@@ -8,7 +8,7 @@ from verification.faults import FEATURES, batches, dense
 
 def adam_before_normalization(*layers):
     """The gradient of the bias is zero but for rounding, which Adam makes as large as its rate."""
-    normalized = keras.layers.Dense(3), keras.layers.BatchNormalization(synchronized=True)
+    normalized = keras.layers.Dense(3), keras.layers.BatchNormalization()
     return dense(*layers, *normalized, optimizer=keras.optimizers.Adam(1e-2))
 
 

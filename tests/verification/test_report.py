@@ -9,7 +9,7 @@ def test_it_fits_eighty_columns_and_keeps_the_end_of_long_paths():
     found = Difference("gradients", LONG, 12, float("inf"), 1.2e-7)
     agrees = Difference("loss", "loss", 2, 3e-8, 4e-8)
     reason = "it draws from `tf.random`. " * 9
-    report = Report(64, 12, (found,), (agrees,), ("plain BatchNormalization",), f"`{LONG}`", reason)
+    report = Report(64, 12, (found,), (agrees,), f"`{LONG}`", reason)
     lines = repr(report).splitlines()
     assert max(map(len, lines)) <= 80 + len(LONG) and not report
     assert all(len(line) <= 80 for line in lines if LONG not in line)
@@ -19,6 +19,6 @@ def test_it_fits_eighty_columns_and_keeps_the_end_of_long_paths():
 
 
 def test_a_report_is_true_where_nothing_parts():
-    report = Report(2, 3, (), (), (), "", "")
+    report = Report(2, 3, (), (), "", "")
     assert report and report.check() is report
     assert repr(report).startswith("On 2 replicas the program trains as on one device: 3 steps.")

@@ -73,7 +73,7 @@ def test_a_right_program_passes_on_uneven_batches(build):
     batches = faults.batches((7, 8, 2))
     batches = programs.with_an_overflow() if build is programs.scaled else batches
     report = verified(build, batches, replicas=3).check()
-    assert report.replicas == 3 and not report.parted and not report.by_design
+    assert report.replicas == 3 and not report.parted
     seen = {difference.part for difference in report.agreeing}
     assert {"loss", "weights"} <= seen
     assert ("gradients" in seen) == (build is not programs.compiled)
@@ -127,13 +127,19 @@ def of_options(build=faults.dense, **options):
     [
         {"compression": tfdp.compression.Cast("float16")},
         {"synchronization": tfdp.synchronization.LocalSGD(2)},
+        {"batch_normalization": "per_replica"},
     ],
     ids=lambda option: next(iter(option)),
 )
 def test_what_a_strategy_is_asked_for_is_called_by_design(option):
-    report = of_options(**option)
+    normalizes = "batch_normalization" in option
+
+    def build():
+        return faults.dense(*[keras.layers.BatchNormalization()] * normalizes)
+
+    report = of_options(build, **option)
     ((name, value),) = option.items()
-    assert not report and report.parted[0].part == "gradients"
+    assert not report and report.parted[0].part == ("loss" if normalizes else "gradients")
     assert report.reason.startswith(f"by design. The strategy's `{name}={value!r}`")
     assert "nothing mends" not in report.reason
 
@@ -167,20 +173,6 @@ def test_sparse_gradients_weights_of_examples_and_metrics_are_compared():
     report = verified(programs.words, programs.texts(), replicas=3).check()
     parts = {difference.part for difference in report.agreeing}
     assert parts == {"loss", "layer state", "gradients", "optimizer state", "weights", "metrics"}
-
-
-def test_plain_normalization_is_listed_apart():
-    report = verified(lambda: faults.dense(keras.layers.BatchNormalization())).check()
-    (text,) = report.by_design
-    assert "plain BatchNormalization (`batch_normalization`)" in text
-    assert "synchronized=True" in text and text in repr(report).replace("\n", " ")
-
-
-@pytest.mark.exhaustive("test_plain_normalization_is_listed_apart")
-def test_plain_normalization_hides_no_fault():
-    layers = keras.layers.BatchNormalization, lambda: faults.Seeing(name="own")
-    report = verified(lambda: faults.dense(*(layer() for layer in layers)))
-    assert "`own/seen`" in report.cause and report.by_design
 
 
 def test_the_control_excuses_what_rounding_makes():

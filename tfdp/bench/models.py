@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,7 @@ DENSE = {"mlp": Dense(1024, 1024, 12), "small": Dense(64, 128, 3)}
 _INPUT_SHAPES: dict[str, tuple[int, ...]] = {
     **{name: (sizes.features,) for name, sizes in DENSE.items()},
     "mobilenet": (64, 64, 3),
+    "resnet18": (32, 32, 3),
     "resnet50": (224, 224, 3),
     "transformer": (64,),
     "lstm": (64,),
@@ -49,7 +50,8 @@ def build_model(name: str, jit_compile: bool = False) -> keras.Model:
     Args:
       name: `"mlp"`, twelve layers of 1024 units with 12.6 million parameters (50 MB of gradients);
         `"small"`, three layers of 128 units with 43 thousand; `"mobilenet"`, MobileNetV2 for
-        64x64 pixels with 2.3 million in 158 tensors; `"resnet50"`, Keras' for 224x224 pixels with
+        64x64 pixels with 2.3 million in 158 tensors; `"resnet18"`, for 32x32 pixels with 11.2
+        million; `"resnet50"`, Keras' for 224x224 pixels with
         23.6 million; `"transformer"`, four blocks of 256 units for 64 tokens with 3.3 million; or
         `"lstm"`, one of 256 units for 64 tokens with 0.6 million.
       jit_compile: The argument of `compile`. Keras' "auto" means False on CPU.
@@ -63,6 +65,8 @@ def build_model(name: str, jit_compile: bool = False) -> keras.Model:
         model = keras.Sequential([keras.Input(shape), *hidden, keras.layers.Dense(CLASSES)])
     elif name == "transformer":
         model = _transformer(shape)
+    elif name == "resnet18":
+        model = _resnet18(shape)
     elif name == "lstm":
         model = keras.Sequential(
             [
@@ -100,6 +104,38 @@ def _transformer(shape: tuple[int, ...]) -> keras.Model:
         y = layers.LayerNormalization()(x)
         x += layers.Dense(_WIDTH)(layers.Dense(4 * _WIDTH, "relu")(y))
     return keras.Model(inputs, layers.Dense(CLASSES)(layers.GlobalAveragePooling1D()(x)))
+
+
+def _resnet18(shape: tuple[int, ...]) -> keras.Model:
+    """He et al. (arXiv:1512.03385), for small images.
+
+    Shortcuts average before they project (arXiv:1812.01187): a convolution of one pixel that skips
+    some can crash oneDNN on several CPU devices.
+    """
+    import keras
+    from keras import layers
+
+    def convolved(x: Any, filters: int, size: int, strides: int = 1) -> Any:
+        x = layers.Conv2D(filters, size, strides, padding="same", use_bias=False)(x)
+        return layers.BatchNormalization()(x)
+
+    inputs = keras.Input(shape)
+    x = layers.ReLU()(convolved(inputs, 64, 3))
+    for filters, strides in (
+        (64, 1),
+        (64, 1),
+        (128, 2),
+        (128, 1),
+        (256, 2),
+        (256, 1),
+        (512, 2),
+        (512, 1),
+    ):
+        y = convolved(layers.ReLU()(convolved(x, filters, 3, strides)), filters, 3)
+        if strides > 1:
+            x = convolved(layers.AveragePooling2D(strides)(x), filters, 1)
+        x = layers.ReLU()(layers.Add()([x, y]))
+    return keras.Model(inputs, layers.Dense(CLASSES)(layers.GlobalAveragePooling2D()(x)))
 
 
 def random_batch(name: str, examples: int) -> tuple[np.ndarray, np.ndarray]:

@@ -45,10 +45,9 @@ def build_model(image_shape: tuple[int, int, int]) -> keras.Model:
     """Builds and compiles a small convolutional network for images of 10 classes.
 
     All of it, Dropout included, is a function of the global batch and the seed, and is smooth, so
-    that rounding errors stay rounding errors. BatchNormalization is synchronized. GELU takes the
-    place of ReLU, at whose kink a last bit decides whether a gradient passes (one device with
-    reversed batches then ends 1e-2 from itself), and SGD with momentum that of Adam, which divides
-    small gradients by their own size.
+    that rounding errors stay rounding errors. GELU takes the place of ReLU, at whose kink a last
+    bit decides whether a gradient passes (one device with reversed batches then ends 1e-2 from
+    itself), and SGD with momentum that of Adam, which divides small gradients by their own size.
 
     Args:
       image_shape: The shape (height, width, channels).
@@ -58,7 +57,7 @@ def build_model(image_shape: tuple[int, int, int]) -> keras.Model:
         [
             keras.Input(image_shape),
             layers.Conv2D(16, 3, padding="same", use_bias=False),
-            layers.BatchNormalization(synchronized=True),
+            layers.BatchNormalization(),
             layers.Activation("gelu"),
             layers.Conv2D(32, 3, padding="same", strides=2, activation="gelu"),
             layers.Conv2D(32, 3, padding="same", activation="gelu"),

@@ -2,9 +2,9 @@
 
 Each hook wraps one function of Keras or TensorFlow, and calls it as it is outside of a strategy of
 tfdp; the hooks in `feeding`, for pipelines, act without a strategy too. The strategy uses
-`install`, `around_replicas`, `end_rounds`, `end_averages`, `explain`, `compile_ahead` and
-`of_fixed_sizes`. A program that gives a pipeline to `fit` without any strategy calls `install`
-itself.
+`install`, `around_replicas`, `end_rounds`, `end_averages`, `explain`, `compile_ahead`,
+`of_each_replica` and `of_fixed_sizes`. A program that gives a pipeline to `fit` without any
+strategy calls `install` itself.
 """
 
 import importlib
@@ -13,6 +13,7 @@ from typing import Any
 from tfdp import hooks
 from tfdp.keras_adapter.fixed_sizes import of_fixed_sizes
 from tfdp.keras_adapter.gradients.rounds import end_averages, end_rounds
+from tfdp.keras_adapter.layers.own_moments import of_each_replica
 from tfdp.keras_adapter.replica_functions import around_replicas
 from tfdp.keras_adapter.step import StrategyState
 from tfdp.keras_adapter.training.compiled_programs import compile_ahead
@@ -26,6 +27,7 @@ __all__ = [
     "end_rounds",
     "explain",
     "install",
+    "of_each_replica",
     "of_fixed_sizes",
     "register",
 ]

@@ -34,7 +34,7 @@ from tfdp.partition.layouts import (
 )
 from tfdp.partition.likeness import operations_of, text_of
 from tfdp.partition.local_regions import LocalRegion
-from tfdp.partition.marks import part_of_sum
+from tfdp.partition.marks import normalization, part_of_sum
 from tfdp.partition.partitioning import ReplicaProgram, partition
 from tfdp.partition.purposes import Purposes, purposes
 from tfdp.partition.registering import Registered, host_of, on_device
@@ -69,6 +69,7 @@ __all__ = [
     "host_of",
     "layout_of_parts",
     "lines_named",
+    "normalization",
     "on_device",
     "operations_of",
     "part_of_sum",

@@ -110,7 +110,7 @@ class Arithmetic:
         return self._node("Shape", [a], T=a.dtype, out_type=dtype)
 
     def element(self, vector: Output, index: int) -> Output:
-        """Returns one element of a vector, a scalar."""
+        """Returns one entry of the first axis: of a vector a scalar."""
         ends = [self.constant([each]) for each in (index, index + 1, 1)]
         return self._node(
             "StridedSlice",
@@ -147,7 +147,11 @@ class Arithmetic:
             self.cast(value, dtype) if isinstance(value, Output) else self.constant(value, dtype)
             for value in values
         ]
-        return self._node("Pack", scalars, N=len(scalars), T=dtype, axis=0)
+        return self.stack(scalars)
+
+    def stack(self, values: Sequence[Output]) -> Output:
+        """Returns tensors of one shape along a new first axis."""
+        return self._node("Pack", values, N=len(values), T=values[0].dtype, axis=0)
 
     def concat(self, values: Sequence[Output], axis: int) -> Output:
         """Returns tensors joined along an axis."""

@@ -47,6 +47,8 @@ class CollectiveFacts:
       operation: The type of the operation that asked for it; "": the end of the program did.
       line: The user's line that made that operation.
       why: What it is needed for.
+      normalization_bytes: The bytes of what plain BatchNormalization asked for: statistics of the
+        batch in the forward pass, and sums for their gradients.
       within: "branch" or "loop": what holds it; "": it is in every step.
       needs: The numbers of those whose results it needs.
       overlaps: The operations that can be computed while it travels: they neither need it nor are
@@ -63,6 +65,7 @@ class CollectiveFacts:
     operation: str
     line: str
     why: str
+    normalization_bytes: int
     within: str
     needs: tuple[int, ...]
     overlaps: Amount
@@ -229,6 +232,7 @@ def _facts(
         operation=exchanged.operation,
         line=exchanged.line,
         why=exchanged.why,
+        normalization_bytes=exchanged.normalization_bytes,
         within=position.within,
         needs=tuple(each + 1 for each in position.needs),
         overlaps=position.overlaps,

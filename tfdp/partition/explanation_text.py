@@ -52,6 +52,14 @@ def summary(explanation: Explanation) -> list[str]:
             f"{explanation.chain} of them form a chain in which each needs the one before: their "
             "times add up."
         )
+    normalizing = [each.normalization_bytes for each in collectives if each.normalization_bytes]
+    if normalizing:
+        found.append(
+            f"{len(normalizing)} of them bring plain BatchNormalization the whole batch's "
+            f"statistics and their gradients, {size(sum(normalizing))}, for which the passes wait: "
+            'batch_normalization="per_replica" of the strategy saves that, and trains otherwise '
+            "than one device."
+        )
     number = sum(each.times for each in explanation.whole)
     after = explanation.gathered.amount
     if number:

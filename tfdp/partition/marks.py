@@ -1,9 +1,12 @@
 """Marks in a traced program: operations that give what they get, and say what replicas make of it.
 
-They have the type of the borders of regions, which TensorFlow's optimizers keep.
+They have the type of the borders of regions, which TensorFlow's optimizers keep. What needs no more
+than to be found again is marked by its name.
 """
 
 from __future__ import annotations
+
+import contextlib
 
 import tensorflow as tf
 
@@ -13,6 +16,7 @@ from tfdp.partition.sizes import fixed_cut
 from tfdp.sharding import Cut
 
 _PART = "tfdp part along axis "
+_NORMALIZATION = "tfdp_batch_normalization"
 
 
 def part_of_sum(tensor: tf.Tensor, cut: Cut) -> tf.Tensor:
@@ -39,3 +43,18 @@ def part_asked_for(text: bytes) -> Sharded | None:
         return None
     axis, *bounds = map(int, said.removeprefix(_PART).split())
     return Sharded(axis, fixed_cut(tuple(bounds)))
+
+
+def normalization() -> contextlib.AbstractContextManager[object]:
+    """Returns a context for a plain BatchNormalization, whose gradient's operations are marked too.
+
+    >>> with tf.Graph().as_default(), normalization():
+    ...     is_of_normalization(tf.constant(1.0).op.name)
+    True
+    """
+    return tf.name_scope(_NORMALIZATION)
+
+
+def is_of_normalization(name: str) -> bool:
+    """Returns whether an operation of this name was made in a context of `normalization`."""
+    return _NORMALIZATION in name

@@ -74,16 +74,19 @@ class Ordering:
                     self.needed_by[source] |= after
 
     def source_of(self, name: str) -> str:
-        """Returns the nearest operation of the one-device program that a tensor comes from."""
+        """Returns the nearest operation of the one-device program that a tensor comes from.
+
+        Where there is none it is an argument.
+        """
         seen, open_ = {name}, [name]
         for each in open_:
-            if not each.startswith(OWN):
+            if each in self.inputs and not each.startswith(OWN):
                 return each
             for source in self.inputs.get(each, ()):
                 if source not in seen:
                     seen.add(source)
                     open_.append(source)
-        return name
+        return next((each for each in open_ if not each.startswith(OWN)), name)
 
 
 def called(node: NodeDef) -> Iterator[str]:

@@ -5,7 +5,7 @@ travels with them. *Meetings* are others that buckets need: the step waits for t
 its backward pass. All the rest are *endings*, such as sums of metrics.
 
 A bucket may be needed by others, too: gradients travel with what the backward pass of a
-synchronized BatchNormalization sums, and one update may come after another. What needs a bucket is
+BatchNormalization sums, and one update may come after another. What needs a bucket is
 in another *set*.
 """
 

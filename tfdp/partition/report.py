@@ -82,6 +82,7 @@ class Exchanged:
       function: The function that holds it: the program's own, or one of a branch or a loop.
       node: The name of its call in that function.
       makes_whole: Whether it gives a tensor whole of which each replica has its examples.
+      normalization_bytes: The bytes of what plain BatchNormalization asked for.
     """
 
     kind: str
@@ -93,6 +94,7 @@ class Exchanged:
     function: str
     node: str
     makes_whole: bool = False
+    normalization_bytes: int = 0
 
     @property
     def tensors(self) -> int:

@@ -18,6 +18,8 @@ from tfdp.partition.conversions import Waiting
 from tfdp.partition.flattening import Task, Wire
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Layout, Sharded
 from tfdp.partition.lending import Lending
+from tfdp.partition.marks import is_of_normalization
+from tfdp.partition.report import Exchanged
 from tfdp.partition.rules.registry import RULES
 from tfdp.partition.source import SourceOp
 from tfdp.partition.tensors import Tensor, known, size_bytes
@@ -110,6 +112,7 @@ class Schedule:
             raise Waiting(outside)
         first, _ = self._waiting[0]
         convert, asking = self._walk.convert, self._asking()
+        report = self._walk.program.report
         convert.op = first.op
         wanted: dict[int, set[Layout]] = {}
         for _, each in self._waiting:
@@ -138,12 +141,26 @@ class Schedule:
                 variable.is_summed = True
         if lent:  # others can wait for more that travels with them
             scattered, summands, joined = map(self._filled, (scattered, summands, joined))
+        begun = len(report.exchanged)
         convert.sum(summands, asking)
+        for exchanged in report.exchanged[begun:]:
+            exchanged.normalization_bytes = self._of_normalization(exchanged)
         convert.scatter(scattered, [parts[id(tensor)] for tensor in scattered], asking)
         convert.join(joined, asking)
         for task, _ in self._waiting:
             heapq.heappush(self._ready, task.number)
         self._waiting = []
+
+    def _of_normalization(self, exchanged: Exchanged) -> int:
+        """Returns the bytes of what plain BatchNormalization waits for in a collective."""
+        asked = {
+            tensor.local.node
+            for task, each in self._waiting
+            if task.op is not None and is_of_normalization(task.op.name)
+            for tensor in each.tensors
+        }
+        sizes = [each.size_bytes for each in exchanged.contents if each.node in asked]
+        return sum(size for size in sizes if isinstance(size, int))
 
     def _filled(self, tensors: list[Tensor]) -> list[Tensor]:
         """Returns those whose bucket is as large as what travels alone; the others wait for more.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfdp.errors import PartitionError
-from tfdp.partition import cutting_again, known_values, row_names
+from tfdp.partition import cutting_again, known_values, moments, row_names
 from tfdp.partition.cut_variables import CutVariables
 from tfdp.partition.flattening import Flattened, Task
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Listed, Sharded
@@ -37,6 +37,7 @@ class Walk:
     def __init__(self, program: Program, writer: Writer) -> None:
         self.program, self.writer = program, writer
         self.convert = CutVariables(program, writer)
+        self._moments: dict[Task, moments.Moments] = {}
 
     def inside(self, writer: Writer) -> Walk:
         """Returns a walk that writes a function which an operation of this one calls."""
@@ -58,6 +59,7 @@ class Walk:
         """
         function = Flattened(graph)
         function.arguments.results = list(inputs)
+        self._moments = moments.find(function.tasks)
         Schedule(self, function.tasks, function.outputs).run()
         outputs = []
         for task, index in function.outputs:
@@ -77,7 +79,7 @@ class Walk:
         self.writer.control = tuple(dict.fromkeys((*before, *waited)))
         begin = len(self.writer.written)
         try:
-            step = Step(self, task.op, inputs)
+            step = Step(self, task.op, inputs, self._moments.get(task))
             self.convert.op = task.op
             task.results = self._results(step)
             cutting_again.follow(step, inputs, task.results)

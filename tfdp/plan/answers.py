@@ -87,7 +87,10 @@ def answer(options: PlanOptions, inputs: Inputs) -> Answers:
         plain = predict(base, inputs.work, on)
         default += [plain] if plain else []
     largest = cluster(options, inputs, options.sorted_ranks[-1])
-    every = candidates(base, options.topology, compressions=options.compression)
+    normalizes = any(layer.is_plain for layer in inputs.work.normalized)
+    every = candidates(
+        base, options.topology, compressions=options.compression, normalizes=normalizes
+    )
     rows = _first_of_each(ranked(every, inputs.work, largest))
     fits = _fits(inputs.work, curve[-1].plan, options) if options.memory else None
     limiting = limits(curve[-1].plan, inputs.work, largest)
@@ -116,7 +119,7 @@ def _first_of_each(predictions: Sequence[Prediction]) -> list[Prediction]:
     kept = []
     for one in predictions:
         plan = one.plan
-        sent = (plan.compression, plan.synchronization, plan.every)
+        sent = (plan.compression, plan.synchronization, plan.every, plan.batch_normalization)
         kind = (*sent, plan.topology) if plan.is_exact else sent
         if kind not in seen:
             seen.add(kind)

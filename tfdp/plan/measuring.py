@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfdp.determinism import seconds_in_graph
 from tfdp.plan.models import ModelError
-from tfdp.prediction import SLOTS, Tensor, Workload
+from tfdp.prediction import SLOTS, Normalized, Tensor, Workload
 
 _SECONDS = 3.0  # that the step, and the update, run for after a first run
 # What Keras' `fit`, its callbacks and the launch of a step take beside these passes. It is no more:
@@ -59,6 +59,14 @@ def _layers(model: Any) -> Iterator[Any]:
             yield from _layers(layer)
         else:
             yield layer
+
+
+def _normalized(model: Any) -> Iterator[Normalized]:
+    """Yields the layers that are trained with statistics of a batch."""
+    for layer in _layers(model):
+        if type(layer).__name__ == "BatchNormalization" and layer.trainable:
+            plain = not (layer.synchronized or getattr(layer, "renorm", False))
+            yield Normalized(layer.moving_mean.shape[0], plain)
 
 
 def _positions(layer: Any) -> int:
@@ -107,6 +115,7 @@ def workload(model: Any, batch: int, optimizer: str | None, timed: bool = True) 
         slots=slots,
         activation_bytes=4.0 * batch * sum(_elements(layer) for layer in _layers(model)),
         frozen_bytes=float(sum(map(_bytes, model.non_trainable_variables))),
+        normalized=tuple(_normalized(model)),
     )
     if not timed:
         return work

@@ -55,6 +55,9 @@ def introduction(answers: Answers) -> Iterator[str]:
             f"{duration(work.backward_seconds)}, update {duration(work.update_seconds)}, the rest "
             f"{duration(work.other_seconds)}. Links: {inputs.links_origin}."
         )
+    if work.normalized:
+        layers = count(len(work.normalized), "layer")
+        yield f"{layers} of the whole batch's statistics: of each a sum in each pass is waited for."
     if work.first_seconds is not None and work.first_seconds > 0:
         yield f"The first step takes {duration(work.first_seconds)} more: it is traced."
 

@@ -8,13 +8,14 @@ from tfdp.prediction.cluster import Cluster, described_links
 from tfdp.prediction.memory import Memory, memory_of, ranks_to_fit
 from tfdp.prediction.plans import Plan, Prediction, predict
 from tfdp.prediction.ranking import Limit, candidates, limits, ranked
-from tfdp.prediction.workload import SLOTS, Tensor, Workload, even_tensors
+from tfdp.prediction.workload import SLOTS, Normalized, Tensor, Workload, even_tensors
 
 __all__ = [
     "SLOTS",
     "Cluster",
     "Limit",
     "Memory",
+    "Normalized",
     "Plan",
     "Prediction",
     "Tensor",

@@ -38,7 +38,9 @@ def plans_in_words(now: Plan, work: Workload, cluster: Cluster) -> Iterator[str]
     current = predict(now, work, cluster)
     if current is None:
         return
-    rows = ranked(candidates(now), work, cluster)
+    rows = ranked(
+        candidates(now, normalizes=any(layer.is_plain for layer in work.normalized)), work, cluster
+    )
     least = current.step_seconds
     for exact, words in (
         (True, "Predicted to be faster, training the same"),

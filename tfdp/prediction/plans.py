@@ -15,9 +15,10 @@ from tfdp.topology import Topology
 from tfdp.topology.registry import from_name
 
 # The sum at a step's end: a loss, counts and metrics.
-_ENDING_BYTES = 256
+_ENDING = Tensor((64,))
 
 SYNCHRONIZATIONS = ("none", "local_sgd")
+BATCH_NORMALIZATIONS = ("whole_batch", "per_replica")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Plan:
       every: The updates in a synchronization's round.
       shard: What is divided among the ranks; see :data:`tfdp.prediction.memory.SHARDS`.
       accumulation: The optimizer's `gradient_accumulation_steps`.
+      batch_normalization: Whose statistics plain BatchNormalization has.
 
     Raises:
       ValueError: A name is unknown, a number is below 1, or `shard` is beside a synchronization, or
@@ -48,6 +50,7 @@ class Plan:
     every: int = 1
     shard: str = "none"
     accumulation: int = 1
+    batch_normalization: str = "whole_batch"
 
     def __post_init__(self) -> None:
         from_name(self.topology)
@@ -55,6 +58,7 @@ class Plan:
             ("compression", tuple(COMPRESSIONS)),
             ("synchronization", SYNCHRONIZATIONS),
             ("shard", SHARDS),
+            ("batch_normalization", BATCH_NORMALIZATIONS),
         ):
             if getattr(self, name) not in known:
                 raise ValueError(
@@ -86,7 +90,8 @@ class Plan:
     @property
     def is_exact(self) -> bool:
         """Whether N replicas train what one device trains, to rounding."""
-        return self.synchronization == "none" and COMPRESSIONS[self.compression].exact
+        one_batch = self.synchronization == "none" and self.batch_normalization == "whole_batch"
+        return one_batch and COMPRESSIONS[self.compression].exact
 
     def arguments(self) -> list[str]:
         """Returns the arguments of `tfdp.DataParallelStrategy`, as a program writes them."""
@@ -106,6 +111,8 @@ class Plan:
             written.append(f"synchronization=tfdp.synchronization.LocalSGD({self.every})")
         if self.shard != "none":
             written.append(f'shard="{self.shard}"')
+        if self.batch_normalization != "whole_batch":
+            written.append(f'batch_normalization="{self.batch_normalization}"')
         return written
 
     def written(self) -> str:
@@ -192,6 +199,7 @@ def predict(
     3. The buckets are replayed (:func:`tfdp.prediction.replay.replay`). What ends after the
        backward pass is exposed.
     4. The update follows, and the small sum at the step's end.
+    5. Each layer with the whole batch's statistics holds up both passes until they are summed.
 
     Of k steps that accumulate, one sends; of a round of k updates, one. Times are means over them.
     With `shard` each rank gets its part of a sum in step 3, for "gradients" in each of the k steps,
@@ -243,7 +251,10 @@ def predict(
         hosts=cluster.hosts,
         compute_seconds=forward + backward,
         late_seconds=computed - (forward + backward),
-        communication_seconds=sending + gathering / updates + _ending(plan, cluster),
+        communication_seconds=sending
+        + gathering / updates
+        + _seconds_of([_ENDING], plan, cluster)
+        + _seconds_of(_of_layers(plan, work), plan, cluster),
         update_seconds=cluster.slowdown * updating / (cluster.ranks if shards else 1),
         other_seconds=cluster.slowdown * work.other_seconds,
         memory=memory_of(
@@ -281,8 +292,13 @@ def _of_weights(
     return before + after
 
 
-def _ending(plan: Plan, cluster: Cluster) -> float:
-    """The few numbers that all ranks sum at a step's end, by the strategy's topology."""
-    numbers = (Tensor((_ENDING_BYTES // 4,)),)
-    found = sum_of(numbers, cluster, plan.topology, COMPRESSIONS["none"])
-    return 0.0 if found is None else found.seconds
+def _of_layers(plan: Plan, work: Workload) -> list[Tensor]:
+    """Returns what layers sum in both passes."""
+    is_own = plan.batch_normalization == "per_replica"
+    return [each for one in work.normalized if not (one.is_plain and is_own) for each in one.sums]
+
+
+def _seconds_of(numbers: Sequence[Tensor], plan: Plan, cluster: Cluster) -> float:
+    """Returns the time of sums of few numbers, one after the other, by the strategy's topology."""
+    sums = (sum_of((each,), cluster, plan.topology, COMPRESSIONS["none"]) for each in numbers)
+    return sum(0.0 if found is None else found.seconds for found in sums)

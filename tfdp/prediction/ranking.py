@@ -36,6 +36,7 @@ def candidates(
     bucket_bytes: Sequence[int] = BUCKETS,
     compressions: Sequence[str] = ("none", "bfloat16", "int8", "powersgd"),
     rounds: Sequence[int] = ROUNDS,
+    normalizes: bool = False,
 ) -> list[Plan]:
     """Returns plans in the order of how much they change: simpler ones first.
 
@@ -47,9 +48,12 @@ def candidates(
       bucket_bytes: Sizes of buckets.
       compressions: Names of compressions.
       rounds: The lengths of rounds of `LocalSGD`; empty for none.
+      normalizes: Whether plain BatchNormalization may have a replica's own statistics, too.
 
     >>> len(candidates(Plan(), ["native", "tree"], [2**20], ["none", "int8"], []))
     4
+    >>> len(candidates(Plan(), ["native", "tree"], [2**20], ["none", "int8"], [], normalizes=True))
+    6
     >>> len(candidates(Plan(shard="optimizer"), compressions=["none", "int8", "powersgd"]))
     8
 
@@ -73,7 +77,12 @@ def candidates(
         )
         for every, topology in itertools.product(rounds, topologies)
     ]
-    return summed + apart
+    own = [
+        dataclasses.replace(plan, batch_normalization="per_replica")
+        for plan in summed
+        if normalizes and plan.is_exact
+    ]
+    return summed + own + apart
 
 
 def ranked(plans: Iterable[Plan], work: Workload, cluster: Cluster) -> list[Prediction]:

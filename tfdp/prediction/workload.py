@@ -65,6 +65,27 @@ class Tensor:
 
 
 @dataclasses.dataclass(frozen=True)
+class Normalized:
+    """A layer that normalizes by the whole batch's statistics.
+
+    Attributes:
+      channels: The number of its means, and of its variances.
+      is_plain: Whether a strategy's `batch_normalization` makes them a replica's own.
+
+    >>> [tensor.size_bytes for tensor in Normalized(64).sums]
+    [1024, 512]
+    """
+
+    channels: int
+    is_plain: bool = True
+
+    @property
+    def sums(self) -> tuple[Tensor, Tensor]:
+        """What replicas sum in the forward pass, in float64, and in the backward pass."""
+        return Tensor((2, self.channels), itemsize=8), Tensor((2, self.channels))
+
+
+@dataclasses.dataclass(frozen=True)
 class Workload:
     """A replica's step without the other replicas.
 
@@ -81,6 +102,7 @@ class Workload:
       frozen_bytes: The weights that are not trained.
       deviation: The relative standard deviation of a replica's forward and backward pass from step
         to step and rank to rank.
+      normalized: The layers with statistics of the whole batch.
 
     Raises:
       ValueError: A number is below 0 or not finite, or there is no gradient.
@@ -101,6 +123,7 @@ class Workload:
     activation_bytes: float = 0.0
     frozen_bytes: float = 0.0
     deviation: float = 0.0
+    normalized: tuple[Normalized, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.tensors:

@@ -80,6 +80,13 @@ class DataParallelStrategy(OneDevicePrograms):
         the others'; together that sends what a step without it sends. What an optimizer computes
         otherwise than element by element is right as well, and may send more. None: each replica
         holds all.
+      batch_normalization: Whose statistics plain `BatchNormalization` has in `fit` and in
+        `partitioned`. "whole_batch": the whole batch's, as on one device; two sums a layer, one in
+        each pass. "per_replica": those of a replica's own examples, as MirroredStrategy and
+        PyTorch's DDP have it, which sends nothing; it trains otherwise for each number of replicas.
+        Moving statistics are means by examples then. Layers with `synchronized=True` or
+        `renorm=True`, and eager steps, have the whole batch's; in `run` plain layers have those of
+        what they are given.
       engine: What moves tensors between the processes of a cluster. "tensorflow": TensorFlow's
         runtime, by gRPC, between GPUs by NCCL. "mpi": mpi4py, where MPI's launcher started the
         processes and the devices are CPUs; several times faster there. "auto": MPI where it can be
@@ -94,10 +101,10 @@ class DataParallelStrategy(OneDevicePrograms):
       TypeError: `compression` is no object of `tfdp.compression`, or `synchronization` none of
         `tfdp.synchronization`.
       ValueError: `compression` does not go with `synchronization`, or `shard` with either but
-        `Cast`, `Int8` or `Sign`, or one replica is to shard; a device is unknown, doubled,
-        or of another process; a number is out of range; the topology is unknown or does not cover
-        the ranks; TFDP_TOPOLOGY_FILE does not fit, or is not set for "auto" after
-        `tfdp.enable_determinism`.
+        `Cast`, `Int8` or `Sign`, or one replica is to shard; `batch_normalization` is unknown; a
+        device is unknown, doubled, or of another process; a number is out of range; the topology is
+        unknown or does not cover the ranks; TFDP_TOPOLOGY_FILE does not fit, or is not set for
+        "auto" after `tfdp.enable_determinism`.
       ClusterError: The cluster's description is malformed, or a rank does not come; or the engine
         cannot be used.
       RankMismatchError: The ranks make different strategies, or have different seeds of
@@ -106,6 +113,19 @@ class DataParallelStrategy(OneDevicePrograms):
     >>> strategy = DataParallelStrategy(devices=["CPU:0", "CPU:1"])
     >>> strategy.num_replicas_in_sync, strategy.rank, strategy.topology
     (2, 0, Native())
+
+    Statistics of each replica's own examples: of two on one side, of two on the other.
+
+    >>> import keras
+    >>> own = DataParallelStrategy(["CPU:0", "CPU:1"], batch_normalization="per_replica")
+    >>> for strategy in strategy, own:
+    ...     with strategy.scope():
+    ...         layer = keras.layers.BatchNormalization(epsilon=0.0)
+    ...         layer.build([None, 1])
+    ...     step = strategy.partitioned(lambda x: layer(x, training=True))
+    ...     print(step(tf.constant([[0.0], [2.0], [8.0], [10.0]])).numpy().round(2).ravel())
+    [-1.21 -0.73  0.73  1.21]
+    [-1.  1. -1.  1.]
     """
 
     def __init__(
@@ -118,6 +138,7 @@ class DataParallelStrategy(OneDevicePrograms):
         compression: Compression | UpdateCompression | None = None,
         synchronization: Synchronization | None = None,
         shard: str | None = None,
+        batch_normalization: str = "whole_batch",
         engine: str = "auto",
         custom_loss: str | None = None,
         timeout_seconds: float = 600.0,
@@ -136,6 +157,7 @@ class DataParallelStrategy(OneDevicePrograms):
             )
         options.check_synchronization(synchronization, compression)
         options.check_shard(shard, compression, synchronization)
+        options.check_batch_normalization(batch_normalization)
         collectives.check_name(engine)
         if custom_loss is not None:
             logging.getLogger("tfdp").warning(
@@ -183,6 +205,7 @@ class DataParallelStrategy(OneDevicePrograms):
                 "compression": repr(compression),
                 "synchronization": None if synchronization is None else synchronization.describe(),
                 "shard": shard,
+                "batch_normalization": batch_normalization,
                 "timeout_seconds": timeout_seconds,
                 "the seed of `tfdp.enable_determinism`": determinism.chosen_seed(),
             }
@@ -203,6 +226,7 @@ class DataParallelStrategy(OneDevicePrograms):
         self.compression = compression
         self.synchronization = synchronization
         self.shard = shard
+        self.batch_normalization = batch_normalization
         self._options = {
             "devices": None if devices is None else list(devices),
             "topology": topology_option,
@@ -210,6 +234,7 @@ class DataParallelStrategy(OneDevicePrograms):
             "compression": None if compression is None else repr(compression),
             "synchronization": None if synchronization is None else synchronization.describe(),
             "shard": shard,
+            "batch_normalization": batch_normalization,
             "engine": engine,
             "timeout_seconds": timeout_seconds,
             "startup_timeout_seconds": startup_timeout_seconds,

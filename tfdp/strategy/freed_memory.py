@@ -10,10 +10,14 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-# The variables that set these parameters at a program's start, the parameters' numbers in glibc's
-# <malloc.h>, and the limit that both are set to.
-_PARAMETERS = {"MALLOC_MMAP_THRESHOLD_": -3, "MALLOC_TRIM_THRESHOLD_": -1}
+# The variables that set these parameters at a program's start, with the parameters' numbers in
+# glibc's <malloc.h>, and what they are set to.
 _KEPT_BYTES = 2**30
+_PARAMETERS = {
+    "MALLOC_MMAP_THRESHOLD_": (-3, _KEPT_BYTES),
+    "MALLOC_TRIM_THRESHOLD_": (-1, _KEPT_BYTES),
+    "MALLOC_ARENA_MAX": (-8, 1),
+}
 
 
 def keep_freed_memory() -> None:
@@ -21,6 +25,8 @@ def keep_freed_memory() -> None:
 
     Otherwise each step returns its gradients' memory to the kernel, and the next step has a page
     fault for each 4 KiB of it. A network of 12.6 million parameters takes a third more time so.
+    All threads take from one arena: what the backward pass has freed in one of TensorFlow's threads
+    would not be there for another, such as those that go on after a collective.
 
     TensorFlow 2.21 itself has glibc return all blocks of 128 KiB or more, from the first
     dataset of a process that a Python function feeds. A strategy's iterators on several devices are
@@ -38,8 +44,8 @@ def _keep() -> None:
         set_parameter = ctypes.CDLL("libc.so.6").mallopt
         for _ in tf.data.Dataset.from_generator(_nothing, output_signature=tf.TensorSpec(())):
             pass
-        for name, number in _PARAMETERS.items():
-            set_parameter(number, int(os.environ.get(name, _KEPT_BYTES)))
+        for name, (number, value) in _PARAMETERS.items():
+            set_parameter(number, int(os.environ.get(name, value)))
 
 
 def _nothing() -> Iterator[float]:

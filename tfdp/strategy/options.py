@@ -8,6 +8,9 @@ from tfdp.compression import Cast, Compression, UpdateCompression
 from tfdp.sharding import SHARDS
 from tfdp.synchronization import Synchronization
 
+#: Whose statistics plain BatchNormalization has.
+BATCH_NORMALIZATIONS = ("whole_batch", "per_replica")
+
 
 def check_synchronization(
     synchronization: Any, compression: Compression | UpdateCompression | None
@@ -39,6 +42,20 @@ def check_synchronization(
             "The momentum of outer gradients must be the outer optimizer's, but received "
             f"{synchronization!r} and {compression!r}, which has it, too. Use "
             "tfdp.compression.ErrorFeedback around the compression inside of it."
+        )
+
+
+def check_batch_normalization(batch_normalization: str) -> None:
+    """Checks that the statistics of batch normalization are known ones.
+
+    Raises:
+      ValueError: They are not.
+    """
+    if batch_normalization not in BATCH_NORMALIZATIONS:
+        raise ValueError(
+            '`batch_normalization` must be "whole_batch" or "per_replica", but received '
+            f'{batch_normalization!r}. Leave it out for one device\'s, "whole_batch"; use '
+            'batch_normalization="per_replica" for statistics of each replica\'s own examples.'
         )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from tfdp import keras_adapter
 from tfdp.partition import REPLICATED, Batch, Layout, Sharded
 from tfdp.strategy import captured, tracing
 from tfdp.strategy._tensorflow_programs import container_of_copy
@@ -46,7 +47,8 @@ class Trace:
         self._strategy, self._options = strategy, options
         self.specs = tuple(specs)
         traced = tf.function(function)
-        with tracing.outside_of_graphs(), tracing.as_on_one_device(strategy):
+        normalized = keras_adapter.of_each_replica(strategy.batch_normalization == "per_replica")
+        with tracing.outside_of_graphs(), tracing.as_on_one_device(strategy), normalized:
             self.source = traced.get_concrete_function(*specs)
         self._captured = captured.captured_by(
             self.source.captured_inputs, strategy.extended.worker_devices

@@ -32,7 +32,7 @@ class DiLoCo(Synchronization):
     1. After update t, the last one of a part's round, all go on with the weights that they have.
     2. The next step sums the outer gradients of these weights while it computes its gradients. The
        outer optimizer takes that sum and updates the weights w at which the round began.
-       Where the model sums in its own passes, as a synchronized BatchNormalization does, the sum
+       Where the model sums in its own passes, as BatchNormalization does, the sum
        comes after those; eagerly it comes after the gradients.
     3. After its own update each replica goes on from alpha * (its own weights) + (1 - alpha) * w,
        and the part's next round has begun at w. So replicas stay different, but near each other,

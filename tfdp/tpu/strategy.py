@@ -33,8 +33,8 @@ class TPUStrategy(tf.distribute.OneDeviceStrategy):
 
     A step is traced once, as on one device, for batches of one size; XLA partitions it for all
     chips, and JAX's runtime runs it (`pip install 'tfdp[tpu]'`). Weights stay on the chips between
-    steps, written in place, and come to the host when they are read there. Plain
-    `BatchNormalization` has the whole batch's statistics, unlike under DataParallelStrategy.
+    steps, written in place, and come to the host when they are read there. `BatchNormalization`
+    has the whole batch's statistics, and no option asks for others.
 
     A batch of another size is compiled anew, which a warning says. What XLA cannot compile is
     refused by name before anything runs: strings, Python callbacks such as `tf.numpy_function`,

@@ -50,7 +50,7 @@ class Batches:
     def dataset(self) -> tf.data.Dataset:
         """Returns the batches as a dataset for `fit`."""
         dataset = tf.data.Dataset.from_generator(
-            lambda: iter(self.steps), output_signature=self._spec
+            lambda: map(_copied, self.steps), output_signature=self._spec
         )
         return dataset.apply(tf.data.experimental.assert_cardinality(len(self.steps)))
 
@@ -66,6 +66,15 @@ class Batches:
             shapes = [list(array.shape) for array in flat]
             found[f"number {number}"] = f"{shapes} (checksum {checksum:08x})"
         return found
+
+
+def _copied(batch: Any) -> Any:
+    """Returns a batch in memory of its own: TensorFlow may write into that of a generator's."""
+
+    def copied(leaf: tf.Tensor) -> tf.Tensor:
+        return tf.constant(np.array(leaf), leaf.dtype)
+
+    return tf.nest.map_structure(copied, batch, expand_composites=True)
 
 
 def rows(batch: Any) -> int:

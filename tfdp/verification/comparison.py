@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
 
 from tfdp.replicas import processes_of
@@ -15,7 +14,7 @@ from tfdp.strategy.data_parallel import DataParallelStrategy
 from tfdp.verification import layers, readings, reasons, run_differences, sources
 from tfdp.verification.report import Difference, Report
 from tfdp.verification.run_differences import Table
-from tfdp.verification.training import Program, Run, plain_normalization, train
+from tfdp.verification.training import Program, Run, train
 
 # The seeds of the controls. The second and third run only if something differs, to see whether
 # rounding explains it.
@@ -48,8 +47,7 @@ class Comparison:
         unsteady = self._unsteady()
         if unsteady:
             return self._unrepeatable(unsteady)
-        plain = plain_normalization(self._reference.model)
-        run = train(self._program, self._strategy, synchronized=bool(plain))
+        run = train(self._program, self._strategy)
         table = self._compared(run)
         found = self._apart(table)
         for move in _MOVES[1:]:
@@ -62,9 +60,8 @@ class Comparison:
         parted, agreeing = self._listed(table, found)
         cause = reason = ""
         if parted:
-            parted, cause, reason = self._explained(parted, bool(plain), replicas_differ)
-        by_design = (self._of_normalization(plain),) if plain else ()
-        return self._report(parted, agreeing, by_design, cause, reason)
+            parted, cause, reason = self._explained(parted, replicas_differ)
+        return self._report(parted, agreeing, cause, reason)
 
     def _report(self, *found: Any) -> Report:
         steps = len(self._program.batches.steps)
@@ -119,7 +116,6 @@ class Comparison:
         return self._report(
             parted,
             (),
-            (),
             "",
             f"run twice from the same seeds, {parted[0].part} differ. "
             + ("`build` draws" if at_start else "The program draws")
@@ -163,15 +159,15 @@ class Comparison:
     # ---- why
 
     def _explained(
-        self, parted: tuple[Difference, ...], synchronized: bool, replicas_differ: bool
+        self, parted: tuple[Difference, ...], replicas_differ: bool
     ) -> tuple[tuple[Difference, ...], str, str]:
         first = parted[0]
         cause, reason = reasons.of_part(first, self._reference.model)
-        meant = reasons.by_design(first, self._strategy)
+        meant = reasons.by_design(first, self._strategy, self._reference.model)
         if meant:
             reason = meant
         elif first.step and first.part in (readings.LOSS, readings.STATE):
-            found = self._first_layer(first.step, synchronized)
+            found = self._first_layer(first.step)
             if found is not None:
                 difference, cause, reason = found
                 parted = difference, *parted
@@ -179,10 +175,10 @@ class Comparison:
             reason += " The replicas hold different values from here on, which nothing mends."
         return parted, cause, reason
 
-    def _first_layer(self, step: int, synchronized: bool) -> tuple[Difference, str, str] | None:
+    def _first_layer(self, step: int) -> tuple[Difference, str, str] | None:
         """Returns the first layer whose outputs differ in a step; inner layers come first."""
         reference = _watched(self._program, step)
-        run = _watched(self._program, step, self._strategy, synchronized=synchronized)
+        run = _watched(self._program, step, self._strategy)
         expected, controls = reference.in_order(), []
         if self._amplifies():
             control = _watched(self._program, step, move=_MOVES[0])
@@ -199,21 +195,6 @@ class Comparison:
         own = sources.place(layer) != ""
         line = sources.first_other_line(expected_operations, operations) if own else ""
         return difference, *reasons.of_layer(path, layer, line)
-
-    def _of_normalization(self, plain: Sequence[keras.layers.BatchNormalization]) -> str:
-        table = self._compared(train(self._program, self._strategy))
-        sizes = {
-            part: max((v for (_, p, _), v in table.items() if p == part), default=0.0)
-            for part in (readings.LOSS, readings.WEIGHTS, readings.STATE)
-        }
-        names = ", ".join(f"`{layer.path or layer.name}`" for layer in plain[:3])
-        names += f" and {len(plain) - 3} more" if len(plain) > 3 else ""
-        by_how_much = ", ".join(f"{part} by {size:.1e}" for part, size in sizes.items())
-        return (
-            f"plain BatchNormalization ({names}) normalizes each replica's share by itself. As it "
-            f"is, one device differs in {by_how_much}. The table is with `synchronized=True` in "
-            "its place, which gives one device's result."
-        )
 
 
 def _watched(program: Program, step: int, *args: Any, **options: Any) -> layers.Calls:

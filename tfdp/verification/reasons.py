@@ -9,6 +9,7 @@ import keras
 
 from tfdp.keras_adapter._keras import flatten_layers, own_state
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost
+from tfdp.keras_adapter.layers import own_moments
 from tfdp.verification import readings, sources
 from tfdp.verification.report import Difference
 
@@ -31,23 +32,28 @@ _SAID = {
     readings.METRICS: "the weights agree and the metric does not",
 }
 
+_OF_UPDATES = ("compression", "synchronization")
 _BY_DESIGN = {
+    "batch_normalization": "has plain layers normalize each replica's examples by themselves",
     "compression": "rounds gradients on their way, or sends less of them",
     "synchronization": "lets replicas train by themselves between their agreements",
 }
 
 
-def by_design(first: Difference, strategy: Any) -> str:
+def by_design(first: Difference, strategy: Any, model: keras.Model) -> str:
     """Returns which of the strategy's arguments is meant to change what differs first; "": none."""
+    asked = []
+    normalizes = any(map(own_moments.is_plain, flatten_layers(model)))
+    if first.step and normalizes and strategy.batch_normalization == "per_replica":
+        asked.append("batch_normalization")
     of_update = (readings.GRADIENTS, readings.OPTIMIZER, readings.WEIGHTS)
     if first.step > 1 or (first.step == 1 and first.part in of_update):
-        for name, does in _BY_DESIGN.items():
-            given = getattr(strategy, name)
-            if given is not None:
-                return (
-                    f"by design. The strategy's `{name}={given!r}` {does}. Without it `verify` "
-                    "tells whether there is anything else."
-                )
+        asked += [name for name in _OF_UPDATES if getattr(strategy, name) is not None]
+    for name in asked[:1]:
+        return (
+            f"by design. The strategy's `{name}={getattr(strategy, name)!r}` {_BY_DESIGN[name]}. "
+            "Without it `verify` tells whether there is anything else."
+        )
     return ""
 
 

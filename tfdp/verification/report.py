@@ -45,11 +45,10 @@ class Report:
       steps: Number of compared steps.
       parted: The first difference of each part that differs, the likeliest cause first.
       agreeing: The largest difference of each part that agrees.
-      by_design: Texts on what is meant to differ, and by how much it does.
       cause: The layer, metric, optimizer or line that differs first; "" if nothing does.
       reason: The likely reason, and what to do.
 
-    >>> Report(2, 3, (), (Difference("loss", "loss", 3, 6e-8, 6e-8),), (), "", "").check()
+    >>> Report(2, 3, (), (Difference("loss", "loss", 3, 6e-8, 6e-8),), "", "").check()
     On 2 replicas the program trains as on one device: 3 steps.
     <BLANKLINE>
     part            step difference    control  where
@@ -60,7 +59,6 @@ class Report:
     steps: int
     parted: tuple[Difference, ...]
     agreeing: tuple[Difference, ...]
-    by_design: tuple[str, ...]
     cause: str
     reason: str
 
@@ -92,7 +90,6 @@ class Report:
         texts = [_wrapped(title[0].upper() + title[1:])]
         texts += ["\n".join([_ROW.format("part", "step", "difference", "control", "where"), *rows])]
         texts += [_wrapped(f"Likely reason: {self.reason}")] if self.reason else []
-        texts += [_wrapped(f"By design: {text}") for text in self.by_design]
         return "\n\n".join(texts)
 
 

@@ -61,7 +61,6 @@ def train(
     strategy: tf.distribute.Strategy | None = None,
     *,
     move: int | None = None,
-    synchronized: bool = False,
     watch: int | None = None,
 ) -> Run:
     """Builds the program and trains it.
@@ -71,8 +70,6 @@ def train(
       strategy: The strategy in whose scope the program is built; None for one device.
       move: The seed by which each weight is moved at the start, up or down by one unit in the last
         place; None if none is.
-      synchronized: Whether all BatchNormalization layers are made synchronized; XLA compiles no
-        step then.
       watch: The step in which the layers' outputs are kept; XLA compiles no step then.
 
     Returns:
@@ -87,10 +84,7 @@ def train(
         if strategy is None:
             forgotten_scopes.mean_one_device(model)
         model.steps_per_execution = 1
-        if synchronized:
-            for layer in plain_normalization(model):
-                layer.synchronized = True
-        if synchronized or watch is not None:
+        if watch is not None:
             model.jit_compile = False
         _build_optimizer(model, strategy)
         run = Run(model, [], {})
@@ -121,13 +115,6 @@ def _compile_if_told(compile_: Callable[..., None], *args: Any, **kwargs: Any) -
     if told.arguments.get("jit_compile") == "auto":
         told.arguments["jit_compile"] = False
     compile_(*told.args, **told.kwargs)
-
-
-def plain_normalization(model: keras.Model) -> list[keras.layers.BatchNormalization]:
-    """Returns the BatchNormalization layers that normalize each replica's share by itself."""
-    kind = keras.layers.BatchNormalization
-    found = [layer for layer in flatten_layers(model) if isinstance(layer, kind)]
-    return [layer for layer in found if not layer.synchronized]
 
 
 class _Reader(keras.callbacks.Callback):

@@ -34,9 +34,6 @@ def verify(
        control. If rounding grows, there are two more controls. If the loss or layer state differs,
        that step is trained again, and the outputs of all layers are compared.
 
-    Differences by design are listed apart: plain BatchNormalization normalizes each replica's share
-    by itself. It is made synchronized for 3, and one more run says what that changes.
-
     Call it outside of any scope: in a notebook, in a test (`verify(build, batches).check()` raises
     an error for a difference), or on all ranks under `tfdp run`, which then get the same report.
     Afterwards random states, Keras' counts of names and the dtype policy are restored. Neither the
@@ -45,10 +42,10 @@ def verify(
     trained without it; Keras' "auto", which compiles on one GPU and not under a strategy, is taken
     for False on both sides. With `shard` there are no whole gradients.
 
-    Cost: the program is built, traced and trained three times, once more with plain
-    BatchNormalization or half precision, and up to five times more if something differs. Every rank
-    trains the runs on one device by itself. All weights, gradients and slots of each step are kept
-    in the host's memory, for one device and for one other run at a time.
+    Cost: the program is built, traced and trained three times, once more with half precision, and
+    up to five times more if something differs. Every rank trains the runs on one device by itself.
+    All weights, gradients and slots of each step are kept in the host's memory, for one device and
+    for one other run at a time.
 
     Args:
       build: Returns a compiled model, a new one each time, made from nothing that was made before.

@@ -66,7 +66,7 @@ def make_model():
     x = layers.RandomFlip("horizontal")(image)
     x = layers.RandomTranslation(0.1, 0.1)(x)
     x = layers.Conv2D(8, 3, activation="relu")(x)
-    x = layers.BatchNormalization(synchronized=True)(x)
+    x = layers.BatchNormalization()(x)
     x = layers.Conv2D(16, 3, strides=2)(x)
     meaning = layers.GlobalAveragePooling1D()(layers.Embedding(20, 16)(words))
     x = layers.Concatenate()([layers.Flatten()(x), meaning])

@@ -1,7 +1,6 @@
-"""Plain BatchNormalization in a step that is one program: each replica normalizes by its own rows.
+"""Plain BatchNormalization under `batch_normalization="per_replica"`: by each replica's own rows.
 
-That is what Keras documents of `synchronized=False`. Moving statistics take the mean of the
-replicas' moments by their examples.
+Moving statistics take the mean of the replicas' moments by their examples.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import tensorflow as tf
 
 from tfdp.hooks import hook
 from tfdp.keras_adapter._keras import nn
-from tfdp.partition import LocalRegion
+from tfdp.partition import LocalRegion, normalization
 from tfdp.replicas import one_device
 
 
@@ -29,18 +28,31 @@ class _Normalizing:
     moments: tuple[tf.Tensor, tf.Tensor] | None = None
 
 
-_IN_STEP: contextvars.ContextVar[bool] = contextvars.ContextVar("in a step", default=False)
+_ASKED: contextvars.ContextVar[bool] = contextvars.ContextVar("asked for", default=False)
 _CALL: contextvars.ContextVar[_Normalizing | None] = contextvars.ContextVar("a call", default=None)
 
 
 @contextlib.contextmanager
-def of_each_replica() -> Iterator[None]:
-    """Has plain layers that are called within normalize by each replica's own moments."""
-    token = _IN_STEP.set(True)
+def of_each_replica(is_asked: bool) -> Iterator[None]:
+    """Has plain layers in a program that is traced within normalize by each replica's own moments.
+
+    Args:
+      is_asked: Whether it has; else they do what they do on one device.
+    """
+    token = _ASKED.set(is_asked)
     try:
         yield
     finally:
-        _IN_STEP.reset(token)
+        _ASKED.reset(token)
+
+
+def is_plain(layer: keras.Layer) -> bool:
+    """Returns whether a layer is one that `batch_normalization` says the moments of.
+
+    One with `renorm` corrects a batch's moments by those of many, and has the whole batch's.
+    """
+    kind = keras.layers.BatchNormalization
+    return isinstance(layer, kind) and not (layer.synchronized or getattr(layer, "renorm", False))
 
 
 @hook(keras.layers.BatchNormalization, "call")
@@ -51,10 +63,12 @@ def call(
     training: bool | None = None,
     mask: Any = None,
 ) -> Any:
-    """Normalizes what a replica has. A layer with `renorm` takes the whole batch's moments."""
-    plain = training and self.trainable and not (self.synchronized or getattr(self, "renorm", 0))
-    if not (plain and _IN_STEP.get() and one_device.is_traced()):
+    """Normalizes by the whole batch's moments, or by those of what a replica has."""
+    if not (training and self.trainable and is_plain(self) and one_device.is_traced()):
         return original(self, inputs, training=training, mask=mask)
+    if not _ASKED.get():
+        with normalization():
+            return original(self, inputs, training=training, mask=mask)
     region = LocalRegion(tf.convert_to_tensor(inputs))
     mask = None if mask is None else region.rows_in(mask)
     token = _CALL.set(_Normalizing(region))

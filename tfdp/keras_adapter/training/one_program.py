@@ -7,14 +7,12 @@ its share of each batch: `strategy.partitioned`. Keras' own code fetches the bat
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfdp.keras_adapter.layers import own_moments
 from tfdp.keras_adapter.training import program_recording, same_batches
 from tfdp.keras_adapter.variables.apart import check_round_ended
 from tfdp.recording import Recorder
@@ -195,7 +193,7 @@ class _Running:
             return cutter_of(self._strategy).run_whole(step, data)
         if step_function not in self._programs:
             compiles = self._model.jit_compile is True
-            step = program_recording.traced(self._recorder, _as_documented(step_function))
+            step = program_recording.traced(self._recorder, step_function)
             # Keras leaves steps as they are written, and all that they call.
             step = tf.autograph.experimental.do_not_convert(step)
             program = self._strategy.partitioned(step, jit_compile=compiles)
@@ -207,17 +205,6 @@ class _Running:
         checks = same_batches.checked(self._strategy, data, self._recorder, trained)
         with tf.control_dependencies(checks):
             return program.on_shares(data) if isinstance(data, Cut) else program(data)
-
-
-def _as_documented(step_function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a step in which plain BatchNormalization stays each replica's own."""
-
-    @functools.wraps(step_function)
-    def step(data: Any) -> Any:
-        with own_moments.of_each_replica():
-            return step_function(data)
-
-    return step
 
 
 def _cuts(strategy: Any, iterator: Any) -> Iterable[Any]:

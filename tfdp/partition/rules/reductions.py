@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Sharded
 from tfdp.partition.report import Content
+from tfdp.partition.rules.moments import can_be_summed_at_once, mean_of
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.rules.rows import can_be_summed, is_waiting
 from tfdp.partition.sizes import SizeLike
@@ -50,7 +51,7 @@ def mean(step: Step) -> Results:
 
     The summand is the sum, in float32 or wider, divided by the number of the whole batch's entries.
     A scalar in half precision is rounded to it once, as one device does: each replica sends it in
-    float32.
+    float32. A mean with its variance is whole, and so is that: see `moments`.
     """
     tensor = step.inputs[0]
     if not (tensor.dtype.is_floating or tensor.dtype.is_complex):
@@ -64,6 +65,12 @@ def mean(step: Step) -> Results:
     if layout.axis not in reduced:
         return _rows(step, layout, reduced)
     write, shape = step.write, _shape(step, reduced)
+    if step.moments is not None and can_be_summed_at_once(step, layout):
+        whole = step.moments.variance
+        if whole is None:
+            entries = _count(step, tensor, reduced, tf.float64)
+            whole = mean_of(step, step.moments, layout, reduced, shape, entries)
+        return step.results([whole], REPLICATED, [shape])
     wide = tf.float32 if tensor.dtype in _HALVES else tensor.dtype
     local = write.reduce("Sum", write.cast(tensor.local, wide), reduced, _keeps_axes(step))
     count = _count(step, tensor, reduced, wide)

@@ -10,6 +10,7 @@ import numpy as np
 
 from tfdp.partition.cut_variables import CutVariables
 from tfdp.partition.layouts import Layout, Sharded
+from tfdp.partition.moments import Moments
 from tfdp.partition.report import Whole
 from tfdp.partition.sizes import SizeLike
 from tfdp.partition.source import SourceOp
@@ -81,6 +82,7 @@ class Step(CutVariables):
       walk: The walk, for rules of operations that hold functions.
       source: The operation.
       inputs: Its inputs.
+      moments: What it is one of, if it is; see `moments`.
       is_whole: Whether every replica computes it on whole tensors, though some were sharded.
       is_after: Whether every replica computes it alike, of what was computed whole.
       cause: What that was, or the operation itself.
@@ -88,9 +90,15 @@ class Step(CutVariables):
 
     op: SourceOp
 
-    def __init__(self, walk: Walk, op: SourceOp, inputs: Sequence[Tensor]) -> None:
+    def __init__(
+        self,
+        walk: Walk,
+        op: SourceOp,
+        inputs: Sequence[Tensor],
+        moments: Moments | None = None,
+    ) -> None:
         super().__init__(walk.program, walk.writer)
-        self.walk, self.op, self.inputs = walk, op, list(inputs)
+        self.walk, self.op, self.inputs, self.moments = walk, op, list(inputs), moments
         self.is_whole = self.is_after = False
         self.cause: Whole | None = None
 
