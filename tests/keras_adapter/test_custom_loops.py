@@ -1,4 +1,9 @@
-"""Custom loops: the user scales the loss, as tf.distribute documents; the rest is one device's."""
+"""Custom loops: the user scales the loss, as tf.distribute documents; the rest is one device's.
+
+And loops that know nothing of replicas, of Keras' guide, in which all is one device's.
+"""
+
+import contextlib
 
 import harness
 import keras
@@ -6,7 +11,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
-from keras import optimizers
+from keras import layers, optimizers
+
+import tfdp
 
 BATCH = 8
 
@@ -203,3 +210,98 @@ def test_python_in_an_eager_update_runs_each_time(case, trains_as_one_device):
             change(optimizer)
 
     trains_as_one_device(build, use)
+
+
+X, Y = harness.regression_data(14)
+
+
+def guide(optimizer):
+    """The model, optimizer, metrics and loss of Keras' guide to loops of one's own."""
+    own = keras.Sequential(
+        [
+            keras.Input((5,)),
+            layers.Dense(4, use_bias=False),
+            layers.BatchNormalization(),
+            layers.Dropout(0.3, seed=3),
+            layers.Dense(1),
+        ]
+    )
+    optimizer = OPTIMIZERS[optimizer]()
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer.build(own.trainable_variables)
+    return own, optimizer, [keras.metrics.MeanSquaredError(), keras.metrics.Sum()]
+
+
+def guides_loop(kind="Adam", graph=True):
+    """Returns what runs that loop, in a scope or beside it: it returns the variables, and logs."""
+
+    def loop(parts, seen):
+        model, optimizer, metrics = parts
+        loss_object = keras.losses.MeanSquaredError()
+
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                predictions = model(x, training=True)
+                loss = loss_object(y, predictions)
+                scaled = optimizer.scale_loss(loss)
+            gradients = tape.gradient(scaled, model.trainable_weights)
+            optimizer.apply(gradients, model.trainable_weights)
+            metrics[0].update_state(y, predictions)
+            metrics[1].update_state(loss)
+            return loss
+
+        step = tf.function(step) if graph else step
+        for k in [0, 7, 0, 7]:
+            seen.append(float(step(tf.constant(X[k : k + 7]), tf.constant(Y[k : k + 7]))))
+        seen += [float(metric.result()) for metric in metrics]
+
+    def run(scope, is_inside):
+        harness.start_over()
+        seen = []
+        with scope:
+            parts = guide(kind)
+            if is_inside:
+                loop(parts, seen)
+        if not is_inside:
+            loop(parts, seen)
+        model, optimizer, _ = parts
+        variables = [*model.variables, *optimizer.variables]
+        if not isinstance(scope, contextlib.nullcontext):
+            for variable in variables:
+                copies = {each.tobytes() for each in harness.components(variable)}
+                alike = len(copies) == 1 or harness.is_accumulator(variable)
+                assert alike or harness.is_parted(variable), variable.path
+        return [harness.global_value(each) for each in variables], seen
+
+    return run
+
+
+@pytest.mark.parametrize("where", ["in the scope", "outside"])
+@pytest.mark.parametrize(
+    ("kind", "graph"),
+    tiers.first_of(
+        ("global_clipnorm", True), ("Adam", False), ("accumulation", True), ("a loss scale", True)
+    ),
+)
+def test_a_loop_that_knows_no_replicas_trains_as_on_one_device(kind, graph, where, replicas):
+    run = guides_loop(kind, graph)
+    expected = harness.once(lambda: run(contextlib.nullcontext(), True))
+    found = run(harness.scope(replicas), where != "outside")
+    harness.assert_close(found, expected, harness.WEIGHT_TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "options",
+    tiers.first_of(
+        {"shard": "optimizer"},
+        {"shard": "gradients"},
+        {"compression": tfdp.compression.Int8(smallest=1)},
+        {"synchronization": tfdp.synchronization.LocalSGD(3)},
+    ),
+    ids=lambda options: "-".join(map(str, options)),
+)
+def test_such_a_loop_sends_nothing_and_rounds_nothing(options, replicas):
+    run = guides_loop()
+    expected = harness.once(lambda: run(contextlib.nullcontext(), True))
+    found = run(harness.strategy(replicas, **options).scope(), True)
+    harness.assert_close(found, expected, harness.WEIGHT_TOLERANCE)

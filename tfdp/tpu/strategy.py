@@ -271,7 +271,7 @@ class _Extended(OneDeviceExtended, CompilesPrograms):
         ]
 
     def _create_variable(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> Any:
-        if one_device.is_traced() and tf.executing_eagerly():
+        if tf.inside_function() and tf.executing_eagerly():
             # The function that is traced would make it later, and assign to it in its graph.
             given = {
                 name: value

@@ -2,8 +2,9 @@
 
 In a step of Keras' and in a partitioned function the whole program is one device's. In
 `strategy.run`, where replicas have losses of their own, the update by the sums of their gradients
-is such a program: see `summed_updates`. What becomes of gradients in either is said by an
-`Updating`: the plain one sums them whole where the program needs it.
+is such a program, and so is an update outside of replicas: see `summed_updates`. What becomes of
+gradients in each is said by an `Updating`: the plain one sums them whole where the program needs
+it.
 """
 
 from __future__ import annotations

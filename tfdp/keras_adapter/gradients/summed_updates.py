@@ -1,8 +1,9 @@
-"""Updates in `strategy.run`: one program of one device's, given each replica's own gradients.
+"""Updates in loops of the user's own: one program of one device's, run by all replicas.
 
-Replicas have summands of the gradients that reach an optimizer. What becomes of them, sums before
-they are clipped, one sum for a window of accumulated gradients, parts of sums under `shard`,
-follows from the optimizer's own program, as in a step of Keras'.
+In `strategy.run` replicas have summands of the gradients that reach an optimizer. What becomes of
+them, sums before they are clipped, one sum for a window of accumulated gradients, parts of sums
+under `shard`, follows from the optimizer's own program, as in a step of Keras'. Outside of replicas
+gradients are whole.
 """
 
 from __future__ import annotations

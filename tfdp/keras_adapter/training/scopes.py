@@ -1,4 +1,4 @@
-"""The errors for objects made, or steps taken, on the wrong side of the strategy's scope."""
+"""The errors for objects made on the wrong side of the strategy's scope."""
 
 from __future__ import annotations
 
