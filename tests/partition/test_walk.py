@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from partition.check import check, strategy
+from partition.examples import gradients, numbers
 
 from tfdp.errors import PartitionError
 from tfdp.partition.rules.registry import RULES, rule
@@ -70,6 +71,12 @@ def test_a_summand_whose_sum_is_needed_is_sent_once():
     report = check(function, rows(7))
     first = next(each for each in report.exchanged if each.kind == "sum")
     assert len(first.contents) == 1
+
+
+@pytest.mark.parametrize("compiled", [None, True])
+def test_a_function_that_is_called_within_a_tape_and_without_is_one_devices(compiled):
+    inner = tf.function(tf.tanh, jit_compile=compiled)
+    check(lambda x: [inner(x), gradients(inner, x), inner(2 * x)], numbers(7, 3))
 
 
 def test_operations_that_nothing_needs_are_left_out():

@@ -84,6 +84,8 @@ class Flattened:
             if op.type in CALLS and own_call_of(op.attr("f")) is None:
                 begin = len(self._all)
                 outputs, last = self._add(op.function("f"), given)
+                # Gradients of a function add outputs to its graph, which not all of its calls give.
+                outputs = outputs[: len(op.outputs)]
                 for task in self._all[begin:]:
                     # What a call waits for, each of its effects waits for.
                     if controls and (not task.inputs or task.op is None or task.op.is_stateful):

@@ -179,6 +179,7 @@ class Walk:
         What nothing uses of both costs nothing.
         """
         found = list(self._as_it_is(wholes))
+        step.moments = None  # the whole has them, and nothing is sent for them
         rule = RULES.get(step.op.type)
         cuts = [cutting_again.cut_of(self.program, self.writer, each.shape) for each in found]
         parts = rule.write(step) if rule is not None and any(cuts) else None

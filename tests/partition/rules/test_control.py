@@ -116,6 +116,17 @@ def test_what_a_loop_sums_stays_a_summand_until_after_it(size):
     assert len(report.exchanged) == 1
 
 
+@in_sizes
+def test_what_a_loops_condition_sends_is_of_one_round_at_a_time(size):
+    def goes_on(i, y):  # does not need what it asserts
+        tf.debugging.assert_less(tf.reduce_sum(y), 1e9)
+        return i < 30
+
+    check(
+        lambda x: tf.while_loop(goes_on, lambda i, y: (i + 1, tf.tanh(y) + x), (0, x)), rows(size)
+    )
+
+
 # More entries than a rule makes a summand of without a reason.
 WIDE = 40
 

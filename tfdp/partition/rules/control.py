@@ -184,18 +184,20 @@ def loop(step: Step) -> Results:
     begin = [step.to(tensor, each.layout) for tensor, each in zip(initial, state, strict=True)]
     inputs = [*begin, *captures]
 
+    # One round at a time sends: those of others that do not need each other would be mixed up.
+    communicates = any(step.program.communicates(each.writer) for each in (body, condition))
+
     def write() -> list[Output]:
         return step.writer.node(
             "While",
             inputs,
             T=[each.dtype for each in inputs],
             output_shapes=[],
-            parallel_iterations=step.op.attr("parallel_iterations") or 10,
+            parallel_iterations=1 if communicates else step.op.attr("parallel_iterations") or 10,
             _lower_using_switch_merge=True,
             **functions,
         )
 
-    communicates = any(step.program.communicates(each.writer) for each in (body, condition))
     outputs = step.program.in_order(step.writer, write) if communicates else write()
     found = list(step.inputs)
     for index, each, output in zip(carried, state, outputs, strict=False):
