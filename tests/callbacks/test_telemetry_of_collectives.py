@@ -35,8 +35,8 @@ def fit(folder, build, replicas=2, **options):
 def test_bytes_are_those_of_the_schedule(tmp_path, topology):
     model, steps = fit(tmp_path, harness.dense_model, 3, topology=topology)
     schedule = model.distribute_strategy.topology.schedule
-    # One bucket, in which three numbers of the loss travel with gradients.
-    size = 4 * (model.count_params() + 3)
+    # One bucket, in which four numbers of the loss and the metric travel with gradients.
+    size = 4 * (model.count_params() + 4)
     expected = sum(cost(schedule(3, [0] * 3, size), [0] * 3, size).bytes_sent)
     assert {step["bytes_sent"] for step in steps} == {expected}
     # The loss needs nothing of the other replicas, and the metrics are summed at the end, once.
@@ -121,8 +121,8 @@ def test_two_optimizers_in_turn_are_buckets_each_and_one_norm(tmp_path):
     _, steps = fit(tmp_path, in_turn)
     assert [step["step"] for step in steps] == [1, 2, 3, 4, 5]
     assert {step["collectives"]["buckets"] for step in steps} == {2}
-    # From two replicas each the bytes of its gradients: 18 numbers and 4.
-    assert {step["bytes_sent"] for step in steps} == {2 * 4 * (18 + 4)}
+    # From two replicas each the bytes of its gradients, 18 numbers and 4, and of the loss.
+    assert {step["bytes_sent"] for step in steps} == {2 * 4 * (18 + 4 + 1)}
     assert sum(step["communication_seconds"] for step in steps) > 0
     # As if both layers' gradients were one model's.
     np.testing.assert_allclose([s["gradient_norm"] for s in steps], norms_in_turn(), rtol=1e-4)

@@ -232,7 +232,7 @@ def test_a_replica_s_own_costs_no_collective_and_changes_no_synchronized_layer()
         explanation = strategy.explain(model)
         assert not any(each.normalization_bytes for each in explanation.collectives)
         found.append(len(explanation.collectives))
-    assert found == [2, 5]  # gradients, and the mean of losses; of the others two in each pass
+    assert found == [1, 5]  # gradients with the loss; of the others two in each pass
 
 
 @pytest.mark.parametrize("given", ["synchronized", None, True])

@@ -67,7 +67,7 @@ def test_the_strategy_explains_a_models_steps():
     model.predict(X, verbose=0)
     found = strategy.explain(model)
     assert [each.kind for each in found.collectives] == ["sum"] * len(found.collectives)
-    assert found.collectives[0].size_bytes == 4 * (7 + 1), "the weights, and the loss"
+    assert found.collectives[0].size_bytes == 4 * (7 + 2), "the weights, the loss, and its weight"
     assert "COLLECTIVES" in str(found) and "test_one_program.py" in str(found)
     assert strategy.explain(model, "predict").collectives == ()
 

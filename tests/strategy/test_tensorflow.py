@@ -70,6 +70,8 @@ CLASSES = {
     "UninitializedVariable": (tf.Variable,),
 }
 
+ATTRIBUTES = {"aggregation_of_variable"}
+
 SPEC_PARAMETERS = [
     "self",
     "input_workers",
@@ -173,12 +175,21 @@ def parameters(function):
 
 def test_every_private_name_has_a_row_here():
     others = {"VARIABLE_POLICY_MAPPING", "multi_device_iterator_ops"}
-    assert set(_tensorflow.__all__) == set(SIGNATURES) | set(CLASSES) | others
+    assert set(_tensorflow.__all__) == set(SIGNATURES) | set(CLASSES) | ATTRIBUTES | others
     tree = ast.parse(pathlib.Path(_tensorflow.__file__).read_text(encoding="utf-8"))
     imported = [
         alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
     ]
-    assert sorted(imported) == sorted(_tensorflow.__all__)
+    assert sorted({*imported, *ATTRIBUTES}) == sorted(_tensorflow.__all__)
+
+
+def test_a_variable_is_read_by_the_aggregation_that_it_keeps():
+    sums = tf.VariableAggregation.SUM
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        variable = tf.Variable(
+            1.0, synchronization=tf.VariableSynchronization.ON_READ, aggregation=sums
+        )
+    assert _tensorflow.aggregation_of_variable.get(variable) == sums
 
 
 @pytest.mark.parametrize("name", SIGNATURES)

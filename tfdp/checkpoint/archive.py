@@ -105,10 +105,16 @@ class Arrays(Mapping[str, np.ndarray]):
 def content_of(array: np.ndarray) -> Any:
     """Returns the bytes that a file holds of an array; they are the array's own where it has any.
 
+    Raises:
+      TypeError: It holds objects that are no texts.
+
     >>> bytes(content_of(np.array([1, 2], "uint8")))
     b'\\x01\\x02'
     """
     if array.dtype == object:  # texts, of which NumPy has addresses
+        others = {type(each).__name__ for each in array.flat if not isinstance(each, (bytes, str))}
+        if others:
+            raise TypeError(f"A checkpoint must be of numbers and texts, but received {others}.")
         return tf.io.serialize_tensor(tf.constant(array, tf.string)).numpy()
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 

@@ -73,7 +73,7 @@ class OneDevicePrograms(tf.distribute.Strategy):
         ...     model.compile("sgd", "mse")
         >>> history = model.fit(np.ones([8, 4]), np.ones([8, 1]), verbose=0)
         >>> [(each.kind, each.size_bytes) for each in strategy.explain(model).collectives]
-        [('sum', 24), ('sum', 8)]
+        [('sum', 28)]
         """
         return keras_adapter.explain(model, method)
 
