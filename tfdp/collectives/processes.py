@@ -365,7 +365,7 @@ def _read(setting: Callable[[], Any]) -> Any:
 def _last_line(text: str) -> str:
     """Returns the last line of an error's text that names no node of a graph; "" if none does.
 
-    >>> _last_line("Traceback ...\\nOSError: no\\n\\n\\t [[{{node PyFunc}}]]\\n\\t [[IteratorGetNext]]")
+    >>> _last_line("Trace\\nOSError: no\\n\\n\\t [[{{node PyFunc}}]]\\n\\t [[IteratorGetNext]]")
     'OSError: no'
     """
     lines = [line.strip() for line in text.splitlines()]
