@@ -146,8 +146,8 @@ def local_sum(value: Value | tf.distribute.DistributedValues) -> Value:
     local = local_values(value)
     if not all(isinstance(part, tf.IndexedSlices) for part in local):
         local = tuple(map(tf.convert_to_tensor, local))
-    if len(local) == 1:
-        return local[0]
+        if len(local) == 1:
+            return local[0]
     return summands.as_before(_added(list(map(summands.as_summed, local))), local[0].dtype)
 
 
