@@ -6,7 +6,7 @@ import time
 import meeting
 import pytest
 
-from tfdp.cluster.watchdog import Progress, Watchdog
+from tfdp.cluster.watchdog import TRACE_OF, Progress, Watchdog
 from tfdp.errors import LOST_RANK_MARK, CollectiveTimeoutError, RankLostError, RankMismatchError
 
 
@@ -110,6 +110,30 @@ def test_ranks_that_wait_for_each_other_are_told_what_differs():
             assert "False on rank 0 and True on rank 1" in text
             assert "Rank 0 is in step 3, inside all_reduce of float32 [3]" in text
             assert "Rank 1 is in step 2, outside any collective, with `stop` True, waiting" in text
+        for dog in dogs:
+            dog.stop()
+
+
+def test_a_function_that_one_rank_traces_while_others_run_it_is_named():
+    traces = Progress(2, 1, 1)
+    with meeting.boards(2, timeout_seconds=60.0) as boards:
+        dogs = watched(boards, dataclasses.replace(GOES_ON, settings={}), traces)
+        with pytest.raises(RankMismatchError):
+            boards[1].wait("a trace", [0], f"{TRACE_OF}step")
+        for board in boards:
+            text = failure_of(board)
+            assert "'step' was traced once more on rank 1" in text
+            assert "rank 0 went on without" in text
+            assert "Rank 0 is in step 3, inside all_reduce of float32 [3]" in text
+        for dog in dogs:
+            dog.stop()
+
+
+def test_a_trace_in_the_step_that_others_are_in_is_waited_for():
+    with meeting.boards(2, timeout_seconds=1.5) as boards:
+        dogs = watched(boards, dataclasses.replace(GOES_ON, settings={}), Progress(3, 1, 1))
+        with pytest.raises(CollectiveTimeoutError):  # the deadline, after 15 periods
+            boards[1].wait("a trace", [0], f"{TRACE_OF}step")
         for dog in dogs:
             dog.stop()
 

@@ -51,6 +51,23 @@ def test_the_first_and_the_last_row_tell(kind):
         assert 0 <= one < 2**31
 
 
+def test_no_text_has_one_fingerprint():
+    for leaf in (tf.zeros([0], tf.string), tf.zeros([4, 0], tf.string), sparse_texts(), no_words()):
+        found = set()
+        for number in range(8):  # in memory that others have used
+            of(tf.fill([2, 3], f"{number}"))
+            found |= {of(leaf), int(fingerprints.of_leaves([leaf])[0])}
+        assert len(found) == 1
+
+
+def sparse_texts():
+    return tf.sparse.from_dense(tf.fill([4, 2], ""))
+
+
+def no_words():
+    return tf.RaggedTensor.from_row_lengths(tf.zeros([0], tf.string), [0, 0, 0])
+
+
 def test_sizes_places_and_scalars_tell():
     rows = np.arange(6, dtype="float32").reshape(3, 2)
     every = [rows, rows[[0, 1, 1, 2]], rows.reshape(3, 2, 1), rows[::-1], rows[:, ::-1], rows[:0]]

@@ -1386,6 +1386,32 @@ def test_other_batches_on_a_rank_are_found_in_loops_over_distributed_datasets(
     assert sum(strategy.num_replicas_in_sync // strategy.world_size for _ in own) == 10
 
 
+@pytest.mark.parametrize("in_graph", [False, True], ids=["eager", "graph"])
+def test_a_loop_that_knows_nothing_of_replicas_is_told_of_other_batches(strategy, in_graph):
+    """Rank 0's gradients would hold for all, and each rank's own statistics."""
+    with strategy.scope():
+        layer = keras.layers.Dense(1)
+        layer.build([None, 3])
+        optimizer = keras.optimizers.SGD(0.1)
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(layer(x) ** 2)
+            gradients = tape.gradient(loss, layer.trainable_variables)
+            optimizer.apply(gradients, layer.trainable_variables)
+
+        step = tf.function(step) if in_graph else step
+        step(tf.ones([4, 3]))
+        step(tf.fill([4, 3], np.nan))
+        layer.set_weights([np.ones([3, 1]), np.zeros([1])])
+        x = tf.random.stateless_uniform([4, 3], [1, strategy.rank])
+        error = tf.errors.InvalidArgumentError if in_graph else tfdp.errors.RankMismatchError
+        said = r"fingerprints, by rank, of gradients" if in_graph else r"gradients on rank 1 are"
+        with pytest.raises(error, match=said):
+            step(x)
+        np.testing.assert_array_equal(layer.kernel, np.ones([3, 1]))
+
+
 def test_a_program_takes_a_scalar_of_a_distributed_dataset(strategy):
     dataset = tf.data.Dataset.from_tensor_slices((np.ones([3, 4, 2]), [1.0, 2.0, 3.0]))
     scaled = strategy.partitioned(lambda x, scale: tf.reduce_sum(x) * tf.cast(scale, x.dtype))

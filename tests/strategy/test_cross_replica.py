@@ -153,6 +153,14 @@ def test_one_replica_sums_a_variable_to_itself(execute):
     )
 
 
+def test_one_replica_reduces_a_flag_to_itself(execute):
+    strategy = harness.strategy(1)
+    flag = execute(
+        lambda: strategy.reduce("SUM", strategy.run(lambda: tf.constant(True)), axis=None)
+    )
+    assert flag.numpy() is np.True_
+
+
 def test_slices_are_not_gathered(execute):
     strategy = harness.strategy(2)
 

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tfdp
+from tfdp import machine
 from tfdp.strategy import freed_memory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="settings of glibc")
@@ -45,7 +46,8 @@ def test_steps_reuse_the_memory_of_their_gradients():
     assert np.median(np.diff(faults.counts)[-10:]) < pages_of_gradients
 
 
-def test_the_user_s_own_limits_are_set_again(monkeypatch):
+@pytest.mark.parametrize(("cores", "arenas"), [(4, [(-8, 1)]), (16, [])])
+def test_the_user_s_own_limits_are_set_again(monkeypatch, cores, arenas):
     said = []
 
     class Libc:
@@ -53,9 +55,10 @@ def test_the_user_s_own_limits_are_set_again(monkeypatch):
             said.append((parameter, value))
 
     monkeypatch.setattr(ctypes, "CDLL", lambda name: Libc())
+    monkeypatch.setattr(machine, "cores", lambda: list(range(cores)))
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
     freed_memory._keep.__wrapped__()
-    assert said == [(-3, 65536), (-1, 2**30), (-8, 1)]
+    assert said == [(-3, 65536), (-1, 2**30), *arenas]
 
 
 def test_in_a_graph_of_tensorflow_1_no_dataset_is_iterated(monkeypatch):

@@ -13,6 +13,9 @@ from tfdp.cluster.board import Board
 from tfdp.errors import CollectiveTimeoutError, RankMismatchError
 from tfdp.words import ranks_in_words
 
+# What is waited for by a process that has traced a function, until all have; its name follows.
+TRACE_OF = "the trace of "
+
 # The number of periods that a state must last before it is judged, as signs may be out of date.
 _PERIODS = 3
 
@@ -60,7 +63,8 @@ class Watchdog:
     - A rank that went on after a step ended with an error is lost to a process that waits for it
       meanwhile, since the rank will not come to the collective that the others wait in.
     - Where every rank waits, but not all in the same place, they wait for each other for ever. If
-      settings differ between the ranks, these are named.
+      settings differ between the ranks, these are named; so is a function that some have traced
+      once more, by values that are new to them, and others have called as it was.
     - A collective of this process that is not done after the board's `timeout_seconds` fails, and
       the ranks that did not take part are named.
 
@@ -116,7 +120,7 @@ class Watchdog:
             self._last_round = now
             self._check_silence(now)
             self._check_errors(progress)
-            self._check_settings()
+            self._check_places()
             self._check_deadline(now, progress)
 
     def _check_silence(self, now: float) -> None:
@@ -157,8 +161,8 @@ class Watchdog:
             "them together to go on",
         )
 
-    def _check_settings(self) -> None:
-        """Names the settings that differ where the ranks wait for each other."""
+    def _check_places(self) -> None:
+        """Names what differs where the ranks wait for each other."""
         given = self._board.signs() | {self._board.rank: (0.0, self._own)}
         fresh = all(age < _PERIODS * self._period_seconds for age, _ in given.values())
         signs = {rank: sign for rank, (_, sign) in sorted(given.items())}
@@ -173,18 +177,39 @@ class Watchdog:
         stands = fresh and each_waits and not under_way and self._standing[1] >= _PERIODS
         if not stands or len(set(places.values())) == 1:
             return
+        texts = " ".join(f"Rank {rank} is {sign['text']}." for rank, sign in signs.items())
+        self._check_settings(signs, texts)
+        self._check_traces(places, texts)
+
+    def _check_settings(self, signs: dict[int, dict[str, Any]], texts: str) -> None:
         for name in self._own["settings"]:
             by_value: dict[Any, list[int]] = {}
             for rank, sign in signs.items():
                 by_value.setdefault(sign["settings"][name], []).append(rank)
             if len(by_value) > 1:
                 values = [f"{value} on {ranks_in_words(them)}" for value, them in by_value.items()]
-                where = " ".join(f"Rank {rank} is {sign['text']}." for rank, sign in signs.items())
                 self._board.fail(
                     RankMismatchError(
                         f"Rank {self._board.rank}: {name} must be alike on all ranks, but it is "
-                        f"{' and '.join(values)}, and they wait for each other. {where} Let all "
+                        f"{' and '.join(values)}, and they wait for each other. {texts} Let all "
                         "ranks set it in the same place, by what is the same on all, as logs are."
+                    )
+                )
+                return
+
+    def _check_traces(self, places: dict[int, tuple[int, tuple[str, ...]]], texts: str) -> None:
+        latest = max(steps for steps, _ in places.values())
+        called = [rank for rank, (steps, _) in places.items() if steps == latest]
+        for rank, (steps, waits) in places.items():
+            traced = [what for what in waits if what.startswith(TRACE_OF)]
+            if traced and steps < latest:
+                self._board.fail(
+                    RankMismatchError(
+                        f"Rank {self._board.rank}: every rank must call a function with the same "
+                        "values of Python, and tensors of the same shapes and dtypes, but "
+                        f"{traced[0].removeprefix(TRACE_OF)!r} was traced once more on rank "
+                        f"{rank}, for values that are new to it, and {ranks_in_words(called)} went "
+                        f"on without. {texts} Compute them from what is the same on all ranks."
                     )
                 )
                 return

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from tfdp.cluster import threads
 from tfdp.cluster.board import Board, Post
+from tfdp.cluster.watchdog import TRACE_OF
 from tfdp.engines.sequence import Call, Sequences
 from tfdp.errors import CollectiveMismatchError
 
@@ -130,7 +131,7 @@ class Agreement:
                     self._refusals[trial] += 1
                     raise differ(rank, post)
 
-        self._board.wait(posted, members, f"the trace of {function}", check=compare, keep=True)
+        self._board.wait(posted, members, f"{TRACE_OF}{function}", check=compare, keep=True)
         self._agreed.add(key)
 
     def _after_refusals(self, *keys: str) -> list[str]:

@@ -280,8 +280,7 @@ class Processes(Meetings):
         # Those of Python come before a step runs, or after it.
         while_it_ran = isinstance(error, (tf.errors.OpError, KeyboardInterrupt))
         self._nccl_ended = self._nccl_ended or (self._uses_nccl and while_it_ran)
-        text = str(error).strip()
-        self.error = f"{type(error).__name__}: {text.splitlines()[-1][:300] if text else ''}"
+        self.error = f"{type(error).__name__}: {_last_line(str(error))[:300]}"
 
     def _tell_if_ranks_differ(self, error: Exception) -> None:
         if isinstance(error, CollectiveMismatchError):
@@ -361,3 +360,13 @@ def _read(setting: Callable[[], Any]) -> Any:
         return bool(setting())
     except Exception as error:
         return f"not to be read ({error})"
+
+
+def _last_line(text: str) -> str:
+    """Returns the last line of an error's text that names no node of a graph; "" if none does.
+
+    >>> _last_line("Trace\\nOSError: no\\n\\n\\t [[{{node PyFunc}}]]\\n\\t [[IteratorGetNext]]")
+    'OSError: no'
+    """
+    lines = [line.strip() for line in text.splitlines()]
+    return next((line for line in reversed(lines) if line and not line.startswith("[[")), "")

@@ -85,6 +85,8 @@ def _hashed(rows: tf.Tensor) -> tf.Tensor:
     step = tf.maximum(tf.size(rows) // _MOST, 1) if known is None else max(known // _MOST, 1)
     if known is None or known // _MOST > 1:
         flat = flat[:, ::step]
+    if flat.dtype == tf.string:  # TensorFlow leaves the hash of no text as memory has it
+        flat = tf.concat([flat, [[""]]], 1)
     if flat.dtype.is_floating and flat.dtype.size == 1:  # TensorFlow compares none of these
         flat = tf.cast(flat, tf.float32)
     if flat.dtype.is_floating:

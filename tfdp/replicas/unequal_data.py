@@ -21,6 +21,9 @@ DIFFERENT = (
 # What is compared besides tensors: the program that a function became, by its Python values too.
 PROGRAM = "the function, as it was traced"
 
+# The gradients of a loop that knows nothing of replicas.
+GRADIENTS = "gradients"
+
 
 def checks(by_rank: tf.Tensor, names: Sequence[str]) -> list[tf.Operation]:
     """Returns the operations that fail unless all ranks have the same numbers.
@@ -85,6 +88,13 @@ def _told_apart(name: str, numbers: Sequence[int], strategy: tf.distribute.Strat
             f"values, but those of Python among its arguments, or what it computes of them, are "
             f"others on rank {others} than on rank 0. Compute them from what is the same on all "
             f"ranks.{threads.hint()}"
+        )
+    if name == GRADIENTS:
+        return (
+            f"Rank {strategy.rank}: in a loop that knows nothing of replicas every rank must be "
+            f"given the same batches, but the gradients on rank {others} are others than on rank "
+            "0. Give all ranks the same dataset, in the same order; or decorate the step with "
+            f"`@strategy.partitioned`, which has each rank compute its share.{threads.hint()}"
         )
     return (
         f"Rank {strategy.rank}: every rank must be given the same global batches, of which each "

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+from tfdp import machine
+
 # The variables that set these parameters at a program's start, with the parameters' numbers in
 # glibc's <malloc.h>, and what they are set to.
 _KEPT_BYTES = 2**30
@@ -19,14 +21,19 @@ _PARAMETERS = {
     "MALLOC_ARENA_MAX": (-8, 1),
 }
 
+# With so many cores an arena for all is one lock for all: of 16 threads that take blocks of 2 KB on
+# 16 cores each needs a hundred times as long.
+_MANY_CORES = 5
+
 
 def keep_freed_memory() -> None:
     """Tells glibc to keep freed blocks, or what the user's `MALLOC_...` variables say.
 
     Otherwise each step returns its gradients' memory to the kernel, and the next step has a page
     fault for each 4 KiB of it. A network of 12.6 million parameters takes a third more time so.
-    All threads take from one arena: what the backward pass has freed in one of TensorFlow's threads
-    would not be there for another, such as those that go on after a collective.
+    On few cores all threads take from one arena: what the backward pass has freed in one of
+    TensorFlow's threads would not be there for another, such as those that go on after a
+    collective.
 
     TensorFlow 2.21 itself has glibc return all blocks of 128 KiB or more, from the first
     dataset of a process that a Python function feeds. A strategy's iterators on several devices are
@@ -44,7 +51,10 @@ def _keep() -> None:
         set_parameter = ctypes.CDLL("libc.so.6").mallopt
         for _ in tf.data.Dataset.from_generator(_nothing, output_signature=tf.TensorSpec(())):
             pass
-        for name, (number, value) in _PARAMETERS.items():
+        parameters = dict(_PARAMETERS)
+        if len(machine.cores()) >= _MANY_CORES:
+            del parameters["MALLOC_ARENA_MAX"]  # glibc has what the user says already
+        for name, (number, value) in parameters.items():
             set_parameter(number, int(os.environ.get(name, value)))
 
 

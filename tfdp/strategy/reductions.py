@@ -141,11 +141,13 @@ def local_sum(value: Value | tf.distribute.DistributedValues) -> Value:
     """Sums the values of this process' replicas; of slices, every row is kept.
 
     Raises:
-      TypeError: They are no numbers.
+      TypeError: There are several, and they are no numbers.
     """
     local = local_values(value)
     if not all(isinstance(part, tf.IndexedSlices) for part in local):
         local = tuple(map(tf.convert_to_tensor, local))
+        if len(local) == 1:
+            return local[0]
     return summands.as_before(_added(list(map(summands.as_summed, local))), local[0].dtype)
 
 
@@ -156,7 +158,7 @@ def _added(local: Sequence[Value]) -> Value:
             tf.concat([part.indices for part in local], 0),
             local[0].dense_shape,
         )
-    return local[0] if len(local) == 1 else tf.add_n(local)
+    return tf.add_n(local)
 
 
 def divide(value: Value, count: int) -> Value:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdp.partition import PARTIAL, REPLICATED
 from tfdp.partition.own_calls import outermost
+from tfdp.replicas import unequal_data
 from tfdp.strategy._tensorflow_programs import stop_recording
 from tfdp.strategy.argument_cuts import Cut
 from tfdp.strategy.program_options import ProgramOptions
@@ -17,6 +18,9 @@ from tfdp.strategy.traces import Trace
 
 if TYPE_CHECKING:
     from tfdp.strategy.data_parallel import DataParallelStrategy
+
+# By how much the squares of norms may differ that processes compute of one batch.
+_ROUNDING = 0.01
 
 # The programs that each graph calls, which must live as long as it does.
 _called: weakref.WeakKeyDictionary[tf.Graph, list[SummandProgram]] = weakref.WeakKeyDictionary()
@@ -41,7 +45,7 @@ class SummandProgram:
         specs: Sequence[tf.TensorSpec],
         are_summands: Sequence[bool],
     ) -> None:
-        self._extended = strategy.extended
+        self._strategy, self._extended = strategy, strategy.extended
         options = ProgramOptions(keep_rows=False, jit_compile=False)
         trace = Trace(strategy, function, specs, options)
         self._structure = trace.source.structured_outputs
@@ -76,12 +80,30 @@ class SummandProgram:
 
         Args:
           tensors: Whole tensors; of several processes the first one's hold.
+
+        Raises:
+          RankMismatchError: Those of other processes are others by more than rounding; in a graph
+            an `InvalidArgumentError` says so.
         """
         if not tf.executing_eagerly():
             self._keep()
-        with stop_recording():
+        with (
+            stop_recording(),
+            unequal_data.explained(self._strategy),
+            tf.control_dependencies(self._checks(tensors)),
+        ):
             given = list(map(self._extended.of_first, tensors))
             return self.on_all([[each] * len(self._extended.worker_devices) for each in given])
+
+    def _checks(self, tensors: Sequence[tf.Tensor]) -> list[tf.Operation]:
+        """Returns what fails if the processes have tensors of other norms."""
+        if self._extended.processes.world_size == 1:
+            return []
+        numbers = [each for each in tensors if each.dtype.is_floating or each.dtype.is_complex]
+        squares = [tf.reduce_sum(tf.cast(tf.abs(each), tf.float64) ** 2) for each in numbers]
+        by_rank = self._extended.of_all_processes(tf.reduce_sum(squares)[tf.newaxis])
+        differ = tf.abs(by_rank - by_rank[:1]) > _ROUNDING * by_rank[:1]
+        return unequal_data.checks(tf.cast(differ, tf.int64), [unequal_data.GRADIENTS])
 
     def _keep(self) -> None:
         _called.setdefault(outermost(tf.compat.v1.get_default_graph()), []).append(self)
