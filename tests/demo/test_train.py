@@ -5,7 +5,7 @@ import pytest
 
 from tfdp.demo.images import ImageData
 from tfdp.demo.plot import plot_curves
-from tfdp.demo.train import build_model, steps_per_epoch, train
+from tfdp.demo.train import steps_per_epoch, train
 
 pytestmark = pytest.mark.slow
 
@@ -41,8 +41,3 @@ def test_every_step_is_counted_and_all_but_the_first_are_timed():
     assert len(run.step_seconds) == 5
     assert len(run.history["val_accuracy"]) == 2
     assert run.test_accuracy == run.history["val_accuracy"][-1]
-
-
-def test_nothing_in_the_network_depends_on_the_number_of_replicas():
-    for layer in build_model((8, 8, 1)).layers:
-        assert getattr(layer, "synchronized", True)

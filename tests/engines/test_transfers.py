@@ -161,11 +161,10 @@ def test_a_rank_that_needs_no_result_takes_part(rule, devices, on_replicas):
         assert step()[0].numpy().tolist() == [6.0] * 3
 
 
-@pytest.mark.parametrize("dtype", ["complex64", "int8", "bool"])
-def test_a_dtype_that_cannot_be_summed_is_refused_with_those_that_can(dtype, devices, on_replicas):
+def test_a_dtype_that_has_no_sum_is_refused_with_the_fix(devices, on_replicas):
     reducer = Reducer(TensorFlowEngine(devices[:2]), topology.Ring(), [0, 0], 25 * 2**20)
-    step = on_replicas(2, lambda rank: reducer.all_reduce([tf.zeros([2], dtype)], rank)[0])
-    with pytest.raises(TypeError, match=rf"must be float32.*received.*{dtype}.*Cast"):
+    step = on_replicas(2, lambda rank: reducer.all_reduce([tf.zeros([2], tf.bool)], rank)[0])
+    with pytest.raises(TypeError, match=r"must be numbers.*received.*bool.*Cast"):
         step()
 
 

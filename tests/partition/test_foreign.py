@@ -28,7 +28,7 @@ KEPT = {"loop_in_a_graph", "masked_mean_by_hand", "memory_bank", "mixup_in_step"
 WHOLE = {
     # It wants the first examples of a batch, or another order of them, or puts them before others.
     "memory_bank": {"StridedSlice"},
-    "mixup_in_step": {"TopKV2", "GatherV2"},
+    "mixup_in_step": {"TopKV2"},
     "queue_of_keys": {"ConcatV2"},
     # Entries are named by numbers that may be those of another example.
     "captcha": {"ScatterNd"},

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from tfdp.partition.layouts import REPLICATED, Sharded
+from tfdp.partition.local_regions import BORDER
 from tfdp.partition.report import PRODUCTS
 from tfdp.partition.rules.filling import cut
 from tfdp.partition.rules.registry import Step
@@ -27,7 +28,7 @@ _NO_VALUES = (tf.resource, tf.variant)
 
 def of_wholes(step: Step) -> Step | None:
     """Returns the operation on the whole of what is cut again; None: it is to be on parts alone."""
-    if step.op.is_stateful or step.op.type in PRODUCTS or not _is_of_values(step):
+    if step.op.is_stateful or step.op.type in (*PRODUCTS, BORDER) or not _is_of_values(step):
         return None
     if not any(map(_is_cut_again, step.inputs)) or not all(
         tensor.layout == REPLICATED or _is_cut_again(tensor) for tensor in step.inputs

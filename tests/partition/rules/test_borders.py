@@ -83,13 +83,22 @@ def test_on_one_device_a_region_changes_nothing():
 
 
 def test_a_region_without_cut_rows_is_one_devices():
-    def step(x):
-        whole = tf.cumsum(x)  # every replica has it
+    def step(factor):
+        whole = factor * X  # every replica has it
         return of_one(whole, GAMMA, UPSTREAM, LocalRegion)
 
-    found = strategy(3).partitioned(step)(X)
-    expected = of_one(np.cumsum(X, 0), GAMMA, UPSTREAM, lambda x: None)
+    found = strategy(3).partitioned(step)(tf.constant(2.0))
+    expected = of_one(2 * X, GAMMA, UPSTREAM, lambda x: None)
     for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_in_a_region_what_was_computed_whole_is_a_replica_s_own_rows_again():
+    def step(x, upstream):
+        return of_one(tf.sort(x, 0), tf.constant(GAMMA), upstream, LocalRegion)
+
+    found = strategy(3).partitioned(step)(X, UPSTREAM)
+    for one, other in zip(found, by_shares(share_sizes(7, 3), np.sort(X, 0)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
