@@ -51,9 +51,9 @@ def build_model(name: str, jit_compile: bool = False) -> keras.Model:
       name: `"mlp"`, twelve layers of 1024 units with 12.6 million parameters (50 MB of gradients);
         `"small"`, three layers of 128 units with 43 thousand; `"mobilenet"`, MobileNetV2 for
         64x64 pixels with 2.3 million in 158 tensors; `"resnet18"`, for 32x32 pixels with 11.2
-        million; `"resnet50"`, Keras' for 224x224 pixels with
-        23.6 million; `"transformer"`, four blocks of 256 units for 64 tokens with 3.3 million; or
-        `"lstm"`, one of 256 units for 64 tokens with 0.6 million.
+        million; `"resnet50"`, Keras' for 224x224 pixels with 23.6 million; `"transformer"`, four
+        blocks of 256 units for 64 tokens with 3.3 million; or `"lstm"`, one of 256 units for 64
+        tokens with 0.6 million.
       jit_compile: The argument of `compile`. Keras' "auto" means False on CPU.
     """
     import keras

@@ -48,8 +48,7 @@ class Telemetry(keras.callbacks.Callback):
       `first_bucket_wait_seconds`, from this rank's arrival at the first bucket to its sum.
       `meeting_seconds`, from the arrival to the end of the meetings: of processes that compare
       their batches as a step begins, and of sums that the backward pass needs, such as statistics
-      of BatchNormalization. Most are few bytes, so this is waiting for whoever is
-      late.
+      of BatchNormalization. Most are few bytes, so this is waiting for whoever is late.
       `compute_seconds`, what remains of the train function. Of several replicas in a process, the
       last to arrive counts.
     - In samples `gradient_norm`, the global norm after reduction and unscaling, before clipping, of

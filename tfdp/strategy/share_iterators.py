@@ -284,11 +284,7 @@ class ShareIteratorSpec(DistributedIteratorSpec):
 
     @functools.cached_property
     def _component_specs(self) -> list[Any]:
-        return [
-            *super()._component_specs,
-            HANDLE_SPEC,
-            *self._counter_specs,
-        ]
+        return [*super()._component_specs, HANDLE_SPEC, *self._counter_specs]
 
     @property
     def _counter_specs(self) -> list[tf.TensorSpec]:
