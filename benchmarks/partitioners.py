@@ -44,7 +44,7 @@ def add_partitioners(commands: argparse._SubParsersAction) -> None:
         "partitioners",
         PartitionersOptions,
         _partitioners,
-        help="what programs make under DataParallelStrategy and under TPUStrategy",
+        help="what programs make under DataParallelStrategy and under XLAStrategy",
         description="Trains the programs of `equivalence` and of tests/foreign on one device, on "
         f"{_REPLICAS} replicas by tfdp.partition and on {_DEVICES} devices by XLA's partitioner, "
         "and prints how far they part.",

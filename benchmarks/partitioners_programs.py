@@ -1,4 +1,4 @@
-"""Programs that two partitioners train in parts: tfdp's own, and XLA's under `TPUStrategy`.
+"""Programs that two partitioners train in parts: tfdp's own, and XLA's under `XLAStrategy`.
 
 They are the cases of `benchmarks equivalence`, and those of `tests/foreign`, which nobody wrote for
 tfdp. None knows of a partitioner.

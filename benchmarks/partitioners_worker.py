@@ -44,7 +44,7 @@ def measure(
     Args:
       run: The program.
       by_tfdp: Numbers of replicas under `DataParallelStrategy`.
-      by_xla: Numbers of devices under `TPUStrategy`.
+      by_xla: Numbers of devices under `XLAStrategy`.
 
     Returns:
       For "tfdp 2", "xla 8" and so on how far it is from one device, and for "both" how far the
@@ -54,7 +54,7 @@ def measure(
     found: dict[str, Any] = {}
     expected, is_compiled, first = _outcome(run, None), False, None
     for count in by_xla:
-        outcome = _outcome(run, tfdp.TPUStrategy(jax.devices()[:count]))
+        outcome = _outcome(run, tfdp.XLAStrategy(jax.devices()[:count]))
         result = compared(outcome, expected)
         if not is_compiled and "error" not in result and not _are_close(result):
             compiled = _outcome(run, None, is_compiled=True)

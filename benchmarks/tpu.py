@@ -42,7 +42,7 @@ def add_tpu(commands: argparse._SubParsersAction) -> None:
         TPUOptions,
         _tpu,
         help="what a step on TPUs exchanges and needs, compiled without one",
-        description="Has XLA compile the step of model.fit under TPUStrategy for TPUs that need "
+        description="Has XLA compile the step of model.fit under XLAStrategy for TPUs that need "
         "not be there, and prints its collectives, what would be a transfer to the host, and its "
         "memory. Needs libtpu; a model takes minutes.",
     )
@@ -97,7 +97,7 @@ def _row(options: TPUOptions, name: str, topology: str) -> tuple[str, bool]:
     import tfdp
 
     keras.config.set_dtype_policy(options.dtype_policy)
-    strategy = tfdp.TPUStrategy(topology, shard=options.shard)
+    strategy = tfdp.XLAStrategy(topology, shard=options.shard)
     with strategy.scope():
         model = build_model(name)
     rows = options.examples * strategy.num_replicas_in_sync

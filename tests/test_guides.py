@@ -11,7 +11,7 @@ DOCS = pathlib.Path(__file__).parent.parent / "docs"
 
 
 # The first makes the devices, before anything runs on them.
-GUIDES = ("installing", "topologies", "optimizers", "memory", "tpu")
+GUIDES = ("installing", "topologies", "optimizers", "memory", "xla")
 
 
 def program(guide):

@@ -43,7 +43,7 @@ LAYERS = {
     "data": 9,  # owns the protocol of a feed, which Keras' trainer and the strategy are given
     "keras_adapter": 11,
     "strategy": 12,  # composes the Keras adapter, which knows nothing of it
-    "tpu": 13,  # has a compiler partition what the strategy would
+    "xla": 13,  # has a compiler partition what the strategy would
     "verification": 13,  # trains users' programs under a strategy
     "bench": 14,
     "doctor": 14,
@@ -69,8 +69,8 @@ PRIVATE_IMPORTS_IN = {
     "tfdp/data/_tensorflow.py",
     "tfdp/determinism/_keras.py",
     "tfdp/determinism/_tensorflow.py",
-    "tfdp/tpu/_jax.py",
-    "tfdp/tpu/_tensorflow.py",
+    "tfdp/xla/_jax.py",
+    "tfdp/xla/_tensorflow.py",
     "tfdp/verification/_keras.py",
     "tfdp/verification/_tensorflow.py",
     "tfdp/bench/other_engines.py",  # patches the strategy that tfdp is measured against

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from tfdp.keras_adapter.whole_batch import whole_batch
     from tfdp.manifest.write import write_manifest
     from tfdp.strategy.data_parallel import DataParallelStrategy
-    from tfdp.tpu.strategy import TPUStrategy
     from tfdp.verification.verify import verify
+    from tfdp.xla.strategy import XLAStrategy
+    from tfdp.xla.strategy import XLAStrategy as TPUStrategy
 
 #: The version of the package.
 __version__ = "0.1.0"
@@ -39,6 +40,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DataParallelStrategy",
     "TPUStrategy",
+    "XLAStrategy",
     "__version__",
     "callbacks",
     "compression",
@@ -56,7 +58,8 @@ __all__ = [
 
 _LAZY = {
     "DataParallelStrategy": ("tfdp.strategy.data_parallel", "DataParallelStrategy"),
-    "TPUStrategy": ("tfdp.tpu.strategy", "TPUStrategy"),
+    "TPUStrategy": ("tfdp.xla.strategy", "XLAStrategy"),  # its name on TPUs
+    "XLAStrategy": ("tfdp.xla.strategy", "XLAStrategy"),
     "callbacks": ("tfdp.callbacks", None),
     "compression": ("tfdp.compression", None),
     "data": ("tfdp.data", None),

@@ -137,7 +137,10 @@ def test_what_is_killed_between_tfdp_run_and_a_rank_ends_the_run(runs, wait_unti
 @real
 def test_the_plan_is_one_line_that_a_shell_can_run(runs):
     body = "place = os.environ.get('PMI_RANK') or os.environ['OMPI_COMM_WORLD_RANK']\n"
-    script = runs.script(body + "print(rank, place, sys.argv[1], flush=True)")
+    # One write for a line: `mpiexec` joins what the ranks write, and `print` writes each word by
+    # itself where Python does not buffer.
+    body += "sys.stdout.write(f'{rank} {place} {sys.argv[1]}\\n')\n"
+    script = runs.script(body + "sys.stdout.flush()")
     outcome = runs.run("-n", 2, "--engine", "mpi", "--dry-run", script, "two words")
     assert outcome.returncode == 0, outcome.err
     (line,) = [line for line in outcome.out.splitlines() if not line.startswith("#")]

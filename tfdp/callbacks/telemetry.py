@@ -68,7 +68,7 @@ class Telemetry(keras.callbacks.Callback):
     the others by 5 % of a step, 1 ms and more than noise, again and again, are named in the log
     (logger `tfdp`) and in a `straggler` line each: the rule of `tfdp.stragglers`.
 
-    Under `tfdp.TPUStrategy`, a strategy other than tfdp's, or none, the lines hold only what Keras
+    Under `tfdp.XLAStrategy`, a strategy other than tfdp's, or none, the lines hold only what Keras
     tells: no examples, communication, norms or ratios. To compare with one device, use
     `tfdp.DataParallelStrategy(devices=["CPU:0"])`.
 

@@ -108,7 +108,7 @@ def _check_batch(batch: Any) -> None:
 def _program(model: keras.Model, step_function: Callable[..., Any]) -> Any:
     if model.run_eagerly or tf.config.functions_run_eagerly():
         raise ValueError(
-            "Under TPUStrategy a step is compiled, but the model runs eagerly. Leave "
+            "Under XLAStrategy a step is compiled, but the model runs eagerly. Leave "
             "`run_eagerly` out of `compile`; to look into a step, train without a strategy."
         )
     optimizer = getattr(model, "optimizer", None)

@@ -1,0 +1,224 @@
+"""What no program of TPUs can have is refused by name, before anything is compiled."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdp.errors import GradientError, PartitionError, ScopeError
+
+TABLE = []
+
+
+def table():
+    if not TABLE:
+        pairs = tf.lookup.KeyValueTensorInitializer([1], [2])
+        TABLE.append(tf.lookup.StaticHashTable(pairs, 0))
+    return TABLE[0]
+
+
+def numpy_function(x):
+    return tf.numpy_function(lambda a: a, [x], tf.float32)
+
+
+def py_function(x):
+    return tf.py_function(lambda a: a, [x], tf.float32)
+
+
+def strings(x):
+    return tf.strings.length(tf.strings.as_string(x))
+
+
+def printing(x):
+    tf.print(x)
+    return x
+
+
+def hidden_state(x):
+    return x + tf.random.normal([8])
+
+
+def within_a_loop(x):
+    for _ in tf.range(3):
+        x += tf.random.uniform([8])
+    return x
+
+
+def selection(x):
+    return tf.reduce_sum(tf.boolean_mask(x, x > 0))
+
+
+def unique(x):
+    return tf.reduce_sum(tf.unique(x)[0])
+
+
+def lookup(x):
+    return table().lookup(tf.cast(x, tf.int32))
+
+
+@pytest.mark.parametrize(
+    "function, named, fix",
+    [
+        (numpy_function, "PyFunc", "input pipeline"),
+        (py_function, "EagerPyFunc", "input pipeline"),
+        (strings, "AsString", "input pipeline"),
+        (printing, "StringFormat", "Leave `tf.print` out"),
+        (hidden_state, "RandomStandardNormal", "SeedGenerator"),
+        (within_a_loop, "RandomUniform", "SeedGenerator"),
+        (selection, "Where", "Keep the size fixed"),
+        (unique, "Unique", "Keep the size fixed"),
+        (lookup, "lookup table", "input pipeline"),
+    ],
+)
+def test_it_names_the_operation_the_line_and_the_fix(on_devices, function, named, fix):
+    with pytest.raises(PartitionError) as caught:
+        on_devices(2).partitioned(function)(tf.ones([8]))
+    said = str(caught.value)
+    assert named in said
+    assert fix in said
+    if function is not lookup:
+        assert re.search(rf"test_refusals.py:\d+, in {function.__name__}", said)
+
+
+def test_a_layer_of_keras_that_cannot_be_lowered_is_named(on_devices):
+    with on_devices(2).scope():
+        turned = keras.layers.RandomRotation(0.1, name="turned")
+        model = keras.Sequential([keras.Input([4, 4, 1]), turned, keras.layers.Flatten()])
+        model.compile("sgd", "mse")
+    with pytest.raises(
+        PartitionError, match=r"ImageProjectiveTransform.*; \S+/turned\S*\):.*`dataset\.map`"
+    ):
+        model.fit(np.ones([4, 4, 4, 1]), np.ones([4, 16]), verbose=0)
+
+
+def test_a_variable_from_outside_of_the_scope_is_named(on_devices):
+    outside = tf.Variable(1.0, name="outside")
+    with pytest.raises(PartitionError, match="'outside:0' was made outside"):
+        on_devices(2).partitioned(lambda x: x * outside)(tf.ones([8]))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: tf.sort(x, axis=1),
+        lambda x: tf.math.top_k(x, 2).values,
+        lambda x: tf.argsort(x, direction="DESCENDING"),
+        lambda x: tf.cast(tf.math.in_top_k(tf.argmax(x, 1), x, 2), tf.int32),
+    ],
+    ids=["sort", "top_k", "argsort", "in_top_k"],
+)
+def test_sizes_that_are_fixed_are_not_taken_for_open(on_devices, function):
+    x = tf.constant(np.random.default_rng(0).normal(size=[8, 5]), tf.float32)
+    np.testing.assert_array_equal(on_devices(4).partitioned(function)(x), function(x))
+
+
+@pytest.mark.parametrize(
+    "make, fix",
+    [
+        (lambda: tf.constant(["a", "b"]), "numbers of strings.*vectorization"),
+        (lambda: tf.ragged.constant([[1], [2, 3]]), "x.to_tensor"),
+        (lambda: tf.sparse.from_dense([[1, 0], [0, 1]]), "tf.sparse.to_dense"),
+    ],
+    ids=["strings", "ragged", "sparse"],
+)
+def test_what_is_not_dense_numbers_is_no_argument(on_devices, make, fix):
+    with pytest.raises(TypeError, match=f"dense tensors of numbers.*{fix}"):
+        on_devices(2).partitioned(lambda x: x)(make())
+
+
+def test_a_text_among_the_results_is_named(on_devices):
+    with pytest.raises(PartitionError, match=r"returns a text, .*epoch"):
+        on_devices(2).partitioned(lambda x: (x, {"name": "epoch"}))(tf.ones([4]))
+
+
+def test_a_tape_outside_is_told_to_move_into_the_program(on_devices):
+    strategy = on_devices(2)
+    with strategy.scope():
+        weight, other = tf.Variable(3.0), tf.Variable(2.0)
+    x = tf.ones([4])
+    scaled = strategy.partitioned(lambda x: (tf.reduce_mean(x) * weight, tf.shape(x)[0]))
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        loss, _ = scaled(x)
+        elsewhere = other * other
+    for source in (weight, x):
+        with pytest.raises(GradientError, match="Move the tape"):
+            tape.gradient(loss, source)
+    assert float(tape.gradient(elsewhere, other)) == 4.0
+
+
+def test_a_program_is_called_outside_of_graphs(on_devices):
+    step = on_devices(2).partitioned(lambda x: x + 1)
+    with pytest.raises(RuntimeError, match="must be called eagerly"):
+        tf.function(lambda x: step(x))(tf.ones([4]))
+
+
+def test_replica_functions_are_refused_with_the_way_to_go(on_devices):
+    with pytest.raises(NotImplementedError, match=r"@strategy\.partitioned"):
+        on_devices(2).run(lambda: 1)
+
+
+def test_a_model_that_runs_eagerly_is_refused(on_devices):
+    with on_devices(2).scope():
+        model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", run_eagerly=True)
+    with pytest.raises(ValueError, match="run_eagerly"):
+        model.fit(np.ones([4, 2]), np.ones([4, 1]), verbose=0)
+
+
+def test_a_size_that_an_argument_decides_is_named(on_devices):
+    step = on_devices(2).partitioned(lambda x, rows: tf.reshape(x, [rows, -1]))
+    with pytest.raises(PartitionError, match=r"Reshape.*decides a size.*number of Python"):
+        step(tf.ones([4, 2]), tf.constant(2))
+    assert step(tf.ones([4, 2]), 2).shape == (2, 4)
+
+
+def test_an_iterator_is_no_argument(on_devices):
+    with pytest.raises(TypeError, match=r"next\(iterator\)"):
+        on_devices(2).partitioned(next)(iter(tf.data.Dataset.range(3)))
+
+
+def test_a_model_compiled_in_the_scope_must_be_built_there(on_devices):
+    strategy = on_devices(2)
+    model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+    with strategy.scope(), pytest.raises(ScopeError, match=r"'sequential.*would train on one"):
+        model.compile("sgd", "mse")
+
+
+def test_a_model_of_one_device_has_no_program_to_be_compiled_or_explained(on_devices):
+    strategy = on_devices(2)
+    model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    batch = tf.TensorSpec([4, 2]), tf.TensorSpec([4, 1])
+    for ask in (lambda: strategy.compile_ahead(model, batch), lambda: strategy.explain(model)):
+        with pytest.raises(ScopeError, match="was made outside it"):
+            ask()
+
+
+@pytest.mark.parametrize("wraps", [False, True])
+def test_an_optimizer_from_outside_of_the_scope_is_named(on_devices, wraps):
+    optimizer = keras.optimizers.Adam(name="outside")
+    with on_devices(2).scope():
+        model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+        if wraps:
+            optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+        model.compile(optimizer, "mse")
+    with pytest.raises(ScopeError, match="'outside' was made outside"):
+        model.fit(np.ones([4, 2]), np.ones([4, 1]), verbose=0)
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"shard": "all"}, "shard"),
+        *(({"devices": each}, r"JAX.*jax\.devices") for each in ([], 8, ["TPU:0", "TPU:1"])),
+    ],
+)
+def test_options_out_of_their_range_are_refused(options, said):
+    pytest.importorskip("jax")
+    import tfdp
+
+    with pytest.raises(ValueError, match=said):
+        tfdp.XLAStrategy(**options)

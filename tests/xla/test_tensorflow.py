@@ -1,0 +1,19 @@
+"""The private names of TensorFlow that `tfdp.xla` uses do what it uses them for."""
+
+import tensorflow as tf
+
+from tfdp.xla._tensorflow import OneDeviceExtended, ResourceVariable
+from tfdp.xla.variables import DeviceVariable, adopt
+
+
+def test_a_variable_is_of_the_class_that_can_be_given_another():
+    variable = tf.Variable([1.0])
+    assert type(variable) is ResourceVariable
+    assert type(adopt(variable, is_weight=True)) is DeviceVariable
+    assert variable.handle is variable._handle
+
+
+def test_the_strategy_of_one_device_has_the_inner_part_that_is_extended():
+    assert type(tf.distribute.OneDeviceStrategy("/cpu:0").extended) is OneDeviceExtended
+    for name in ("_create_variable", "_experimental_distribute_dataset", "update"):
+        assert callable(getattr(OneDeviceExtended, name))

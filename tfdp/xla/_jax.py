@@ -1,0 +1,142 @@
+"""The private names of jaxlib, each with its reason, and the import of JAX, which is an extra.
+
+Tested with jax and jaxlib 0.8.3 and 0.10.2. `tests/xla/test_jax.py` fails when one of them moves.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+_INSTALL = "Install it: `pip install 'jax[tpu]>=0.8,<0.12'`, or without `[tpu]` for CPU devices."
+
+try:
+    import jax
+
+    # What `jax.distributed.initialize` was given, or found: no public name tells it.
+    from jax._src import distributed
+
+    # The class of the client of devices that are described only; no public name tells them.
+    from jax._src.lib import _jax as jaxlib_classes
+
+    # Turns a serialized HLO module, TensorFlow's, into the text of a StableHLO module; public
+    # functions of JAX make modules of Python functions alone.
+    from jax._src.lib import xla_client
+    from jax.experimental import topologies
+    from jax.interpreters.mlir import make_ir_context, merge_mlir_modules, register_lowering
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import func, sdy, stablehlo
+except ImportError as error:
+    raise ImportError(
+        "XLAStrategy needs JAX, whose runtime runs its programs, but it cannot be imported "
+        f"({error}). {_INSTALL}"
+    ) from error
+
+__all__ = [
+    "are_described",
+    "check_version",
+    "coordinator_address",
+    "described",
+    "func",
+    "hlo_text",
+    "ir",
+    "jax",
+    "make_ir_context",
+    "merge_mlir_modules",
+    "register_lowering",
+    "sdy",
+    "stablehlo",
+    "stablehlo_text",
+]
+
+
+def check_version(version: str) -> None:
+    """Checks that a version of JAX is one that does; a newer one than was tested is said.
+
+    Raises:
+      ImportError: It is older than what public names are used of.
+
+    >>> check_version("0.7.2")
+    Traceback (most recent call last):
+        ...
+    ImportError: XLAStrategy needs jax 0.8 or newer, but jax 0.7.2 is installed. ...
+    """
+    found = tuple(map(int, version.split(".")[:2]))
+    if found < (0, 8):
+        raise ImportError(
+            f"XLAStrategy needs jax 0.8 or newer, but jax {version} is installed. {_INSTALL}"
+        )
+    if found > (0, 11):
+        logging.getLogger("tfdp").warning(
+            "XLAStrategy was tested with jax 0.8 to 0.11, but jax %s is installed. If it fails, "
+            "install one of these.",
+            version,
+        )
+
+
+check_version(jax.__version__)
+
+
+def hlo_text(serialized: bytes) -> str:
+    """Returns a serialized HLO module as text; each instruction tells its operation's name."""
+    return xla_client.XlaComputation(serialized).get_hlo_module().to_string()
+
+
+def stablehlo_text(serialized: bytes) -> str:
+    """Returns a serialized HLO module as the text of a StableHLO module.
+
+    TensorFlow copies what it writes to variables. StableHLO has no such operation, since its values
+    are never written: they are left out, for XLA's compiler for TPUs takes no others. So is what
+    sets a size to what it is already, as after the largest of some numbers were found.
+    """
+    computation = xla_client.XlaComputation(serialized)
+    text = xla_client._xla.mlir.xla_computation_to_mlir_module(computation)
+    without_effect = []
+
+    def find(operation: Any) -> Any:
+        sets_size = operation.name == "stablehlo.set_dimension_size"
+        is_same = sets_size and operation.operands[0].type == operation.results[0].type
+        if operation.name == "mhlo.copy" or is_same:
+            without_effect.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    with make_ir_context():
+        module = ir.Module.parse(text)
+        module.operation.walk(find)
+        for operation in without_effect:
+            operation.results[0].replace_all_uses_with(operation.operands[0])
+            operation.erase()
+        return str(module)
+
+
+def described(topology: str) -> list[Any]:
+    """Returns the devices of a topology that may not be there, to compile for.
+
+    Args:
+      topology: Its name, such as "v5e:2x4".
+
+    Raises:
+      ValueError: It cannot be described: libtpu is not installed, or there is no such topology.
+    """
+    try:
+        found = topologies.get_topology_desc(platform="tpu", topology_name=topology)
+    except Exception as error:  # of many types, by where it stops
+        said = str(error).split("\n", maxsplit=1)[0]
+        raise ValueError(
+            "A topology must be one that libtpu knows, the kind of its chips and how many there "
+            f"are along each axis, but received {topology!r} ({said}). Use one such as "
+            '"v5e:2x4"; libtpu comes with `pip install "jax[tpu]>=0.8,<0.12"`.'
+        ) from error
+    return list(found.devices)
+
+
+def are_described(devices: Sequence[Any]) -> bool:
+    """Returns whether devices are described only: programs are compiled for them, not run."""
+    return isinstance(devices[0].client, jaxlib_classes.CompileOnlyPyClient)
+
+
+def coordinator_address() -> str | None:
+    """Returns the address of process 0, "host:port", at which JAX's processes have met, if any."""
+    address: str | None = distributed.global_state.coordinator_address
+    return address

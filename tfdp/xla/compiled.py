@@ -1,0 +1,249 @@
+"""A function of one device that all devices of an `XLAStrategy` run together."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tfdp.replicas import one_device
+from tfdp.strategy._tensorflow_programs import could_possibly_record
+from tfdp.strategy.arguments import Arguments
+from tfdp.strategy.outside_tapes import without_gradient
+from tfdp.xla import warnings
+from tfdp.xla.arrays import check_alike, fetched
+from tfdp.xla.facts import Facts
+from tfdp.xla.lowering import lowered
+from tfdp.xla.programs import Program
+
+if TYPE_CHECKING:
+    from tfdp.xla.strategy import XLAStrategy
+
+
+class OwnRows(NamedTuple):
+    """The rows of a batch that this process has, by the rule of `tfdp.shares`.
+
+    Attributes:
+      data: A nest of tensors.
+      size: The number of rows of the whole batch.
+    """
+
+    data: Any
+    size: int
+
+
+class Compiled:
+    """A function of one device that is compiled for all: once for each shape of its arguments.
+
+    Args:
+      strategy: The strategy.
+      function: The function.
+
+    Attributes:
+      python_function: The function.
+    """
+
+    def __init__(self, strategy: XLAStrategy, function: Callable[..., Any]) -> None:
+        self._strategy, self.python_function = strategy, function
+        self._programs: dict[Any, tuple[Program, Any]] = {}
+        self._latest: Program | None = None
+        functools.update_wrapper(self, function)
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        """Returns the method of an object, as a decorated function in a class is asked for."""
+        if owner is None:
+            return self
+        method: Any = functools.partial(self.__call__, owner)
+        method.ahead, method.explain = functools.partial(self.ahead, owner), self.explain
+        return method
+
+    @tf.autograph.experimental.do_not_convert
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the function on the whole batch and returns tensors."""
+        if one_device.is_traced():
+            return self.python_function(*args, **kwargs)  # part of the program around it
+        outputs, structure = self._run([(args, kwargs)])
+        flat = list(map(on_host, outputs))
+        if could_possibly_record():
+            flat = without_gradient([*_tensors(args, kwargs), *self._weights()], flat)
+        return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+
+    def run(self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]) -> Any:
+        """Runs calls one after the other, in one program, and returns what the last one does.
+
+        Args:
+          calls: The arguments of each, of the same shapes.
+
+        Returns:
+          The structure of its outputs, dense tensors, with arrays on the devices in their place.
+        """
+        flat, structure = self._run(calls)
+        return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+
+    def _run(self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]) -> tuple[Any, Any]:
+        """Runs calls and returns the outputs, flat, and their structure: see `run`."""
+        if not tf.executing_eagerly():
+            raise RuntimeError(
+                "A program of TPUs must be called eagerly, but was called while a graph is traced. "
+                "Call it outside of the `tf.function`; what is in it is compiled as a whole."
+            )
+        self._strategy.extended.layouts.check_there()
+        with self._strategy.extended.processes.explained():
+            return self._run_together(calls)
+
+    def _run_together(
+        self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]
+    ) -> tuple[Any, Any]:
+        rows = [_rows_of(*call) for call in calls]
+        every = [_arguments(*own) for _, own in rows]
+        whole, _ = rows[0]
+        self._latest, structure = self._program(every[0], len(every), whole)
+        given = [[parts[0] for parts in each.parts] for each in every]
+        if whole is None:
+            check_alike([tensor for each in given for tensor in each])
+        outputs = iter(self._latest(given))
+        flat = [
+            next(outputs) if tf.is_tensor(leaf) else leaf
+            for leaf in tf.nest.flatten(structure, expand_composites=True)
+        ]
+        return flat, structure
+
+    @tf.autograph.experimental.do_not_convert
+    def ahead(self, *args: Any, **kwargs: Any) -> Facts:
+        """Compiles the function without running it, and returns what that has shown.
+
+        Args:
+          *args: The arguments of a call, with `tf.TensorSpec` in place of tensors, or tensors.
+          **kwargs: Those by name.
+
+        Raises:
+          ValueError: A size is not known.
+          MemoryError: It does not fit into a device's memory.
+        """
+        return self.run_ahead([(args, kwargs)])
+
+    def run_ahead(self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]) -> Facts:
+        """Compiles what `run` would run, and returns what that has shown."""
+        with tf.Graph().as_default():  # whose placeholders have shapes, and no values
+            arguments = _arguments(*tf.nest.map_structure(_placeholder, tuple(calls[0])))
+        self._latest, _ = self._program(arguments, len(calls))
+        return self._latest.facts
+
+    def explain(self) -> Facts | None:
+        """Returns what is known of the program of the latest call; None: it was not called yet."""
+        return None if self._latest is None else self._latest.facts
+
+    def experimental_get_tracing_count(self) -> int:
+        """Returns how often the function was traced, as a `tf.function` does."""
+        return len(self._programs)
+
+    def _weights(self) -> list[tf.Tensor]:
+        """Returns the values of the trainable variables of the latest call's program."""
+        assert self._latest is not None
+        return [each.value() for each in self._latest.variables if each.trainable]
+
+    def _program(
+        self, arguments: Arguments, steps: int, whole: int | None = None
+    ) -> tuple[Program, Any]:
+        """Returns the program for arguments of such shapes, and the structure of its outputs.
+
+        Args:
+          arguments: The arguments.
+          steps: How many times it runs in one call.
+          whole: The number of rows of the whole batch, if the arguments are rows of it.
+        """
+        specs = [_of_whole(spec, whole) for spec in arguments.fixed()]
+        key = arguments.key, tuple(specs), steps, whole is not None
+        if key not in self._programs:
+            self._programs[key] = self._made(arguments, specs, steps, whole is not None)
+        return self._programs[key]
+
+    def _made(
+        self, arguments: Arguments, specs: Sequence[tf.TensorSpec], steps: int, in_parts: bool
+    ) -> tuple[Program, Any]:
+        if self._programs:
+            name = getattr(self.python_function, "__name__", "A function")
+            former = [(each, count) for _, each, count, _ in self._programs]
+            warnings.compiled_once_more(self._strategy, name, specs, steps, former)
+        layouts = self._strategy.extended.layouts
+        warnings.computed_whole(specs, layouts)
+        function = arguments.function(self.python_function)
+        program = lowered(self._strategy, function, specs)
+        return Program(program, layouts, steps, in_parts), program.structure
+
+
+def on_host(array: Any) -> Any:
+    """Returns an array on the devices as a tensor of TensorFlow; other values as they are."""
+    return tf.constant(fetched(array)) if hasattr(array, "addressable_shards") else array
+
+
+def _tensors(*given: Any) -> list[tf.Tensor]:
+    return [leaf for leaf in tf.nest.flatten(given) if tf.is_tensor(leaf)]
+
+
+def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+    for leaf in tf.nest.flatten((args, kwargs)):
+        if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor, tf.TypeSpec)) or _is_of_host(leaf):
+            spec = leaf if isinstance(leaf, tf.TypeSpec) else tf.type_spec_from_value(leaf)
+            raise TypeError(
+                "A program of TPUs must be given dense tensors of numbers, but received "
+                f"{spec}. {_to_numbers(spec)}"
+            )
+    return Arguments(args, kwargs)
+
+
+def _to_numbers(spec: tf.TypeSpec) -> str:
+    if not isinstance(spec, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)):
+        return "In place of an iterator give `next(iterator)`."
+    if isinstance(spec, tf.TensorSpec):
+        return (
+            "Make numbers of strings in the input pipeline, by layers that are left out of the "
+            "model, and tell the size that they give: `dataset.map(lambda text, label: "
+            "(tf.ensure_shape(vectorization(text), [None, 128]), label))`."
+        )
+    dense = (
+        "tf.sparse.to_dense(x)"
+        if isinstance(spec, tf.SparseTensorSpec)
+        else "x.to_tensor(shape=[None, 128])"
+    )
+    return f"Make it dense in the input pipeline: `dataset.map(lambda x: {dense})`."
+
+
+def _is_of_host(leaf: Any) -> bool:
+    """Returns whether an argument is strings, or a resource such as an iterator."""
+    if isinstance(leaf, tf.Variable):
+        return False  # its value is given
+    parts = tf.nest.flatten(leaf, expand_composites=True)
+    kinds = (tf.string, tf.resource, tf.variant)
+    return any(tf.is_tensor(part) and part.dtype in kinds for part in parts)
+
+
+def _placeholder(leaf: Any) -> Any:
+    """Returns a tensor without a value in place of a tensor, an array or a specification."""
+    if tf.is_tensor(leaf) or isinstance(leaf, (np.ndarray, np.generic)):
+        leaf = tf.TensorSpec(leaf.shape, leaf.dtype)
+    if not isinstance(leaf, tf.TensorSpec):
+        return leaf
+    if not leaf.shape.is_fully_defined():
+        raise ValueError(
+            f"A program of TPUs must be compiled for known sizes, but received {leaf}. Give all of "
+            "them; `dataset.batch(size, drop_remainder=True)` has them in its `element_spec`."
+        )
+    return tf.compat.v1.placeholder(leaf.dtype, leaf.shape)
+
+
+def _rows_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Returns the whole batch's length, None if the arguments are whole, and the arguments."""
+    if args and isinstance(args[0], OwnRows):
+        return args[0].size, ((args[0].data,), kwargs)
+    return None, (args, kwargs)
+
+
+def _of_whole(spec: tf.TensorSpec, size: int | None) -> tf.TensorSpec:
+    """Returns the specification of a whole argument; this process may have some rows of it."""
+    if size is None or not spec.shape.rank:
+        return spec
+    return tf.TensorSpec([size, *spec.shape[1:]], spec.dtype)

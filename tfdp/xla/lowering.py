@@ -1,0 +1,144 @@
+"""The lowering of a traced program of one device to StableHLO, by TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdp import keras_adapter
+from tfdp.strategy import tracing
+from tfdp.xla import refusals
+from tfdp.xla._jax import hlo_text, ir, jax, make_ir_context, stablehlo_text
+from tfdp.xla.scatters import with_small_indices
+
+
+@dataclasses.dataclass(frozen=True)
+class Lowered:
+    """A program in StableHLO: a function of its arguments and of what it captures, in this order.
+
+    Its results are its outputs, and after these the new values of the variables that it writes.
+
+    Attributes:
+      module: The text of the module, whose function is "main".
+      parameters: The shape and dtype of each parameter.
+      results: The shape and dtype of each result.
+      captured: What it captures: handles of variables, and tensors.
+      updates: For each captured variable that it writes its place in `captured`, and that of its
+        new value among the results.
+      structure: The structure of its outputs, with a tensor where there is a result.
+      num_arguments: The number of its arguments.
+      seconds: The seconds that tracing and lowering took.
+    """
+
+    module: str
+    parameters: tuple[jax.ShapeDtypeStruct, ...]
+    results: tuple[jax.ShapeDtypeStruct, ...]
+    captured: tuple[tf.Tensor, ...]
+    updates: dict[int, int]
+    structure: Any
+    num_arguments: int
+    seconds: dict[str, float]
+
+
+def lowered(
+    strategy: tf.distribute.Strategy,
+    function: Callable[..., Any],
+    specs: Sequence[tf.TensorSpec],
+) -> Lowered:
+    """Traces a function as on one device, and lowers it.
+
+    Args:
+      strategy: The strategy in whose scope the trace makes variables.
+      function: The function, of flat tensors.
+      specs: Their shapes, all known, and dtypes.
+
+    Raises:
+      PartitionError: It has what cannot be lowered. Names the operation and the user's line.
+    """
+    traced = tf.function(function, jit_compile=True)
+    begun = time.perf_counter()
+    as_on_one_device = tracing.as_on_one_device(strategy)
+    with tracing.outside_of_graphs(), as_on_one_device, keras_adapter.of_fixed_sizes():
+        source = traced.get_concrete_function(*specs)
+        refusals.check_trace(source)
+        tracing_ended = time.perf_counter()
+        with refusals.explained(source.graph):
+            serialized = traced.experimental_get_compiler_ir(*specs)(stage="hlo_serialized")
+    text = hlo_text(serialized)
+    refusals.check_lowered(text, source.graph)
+    module = with_small_indices(stablehlo_text(serialized))
+    parameters, results, aliases = _signature(module)
+    outputs = [leaf for leaf in source.outputs if leaf is not None]
+    given = [*specs, *source.captured_inputs]
+    _check_order(given, parameters, outputs, results, aliases)
+    seconds = {"trace": tracing_ended - begun, "lower": time.perf_counter() - tracing_ended}
+    return Lowered(
+        module,
+        parameters,
+        results,
+        tuple(source.captured_inputs),
+        {parameter - len(specs): result for parameter, result in aliases.items()},
+        source.structured_outputs,
+        len(specs),
+        seconds,
+    )
+
+
+def main_of(module: Any) -> Any:
+    """Returns the function "main" of a parsed module."""
+    return next(op for op in module.body.operations if ir.StringAttr(op.sym_name).value == "main")
+
+
+def _signature(text: str) -> tuple[Any, Any, dict[int, int]]:
+    """Returns a module's parameters and results, and which of these is whose new value."""
+    with make_ir_context():
+        module = ir.Module.parse(text)
+        kind = main_of(module).type
+        attributes = module.operation.attributes
+        aliases = {}
+        if "mhlo.input_output_alias" in attributes:
+            for each in ir.ArrayAttr(attributes["mhlo.input_output_alias"]):
+                alias = ir.DictAttr(ir.DictAttr(each)["alias"])
+                (result,) = ir.DenseI64ArrayAttr(ir.DictAttr(each)["output_index"]) or (0,)
+                aliases[ir.IntegerAttr(alias["parameter_number"]).value] = int(result)
+        return (
+            tuple(map(_shape_and_dtype, kind.inputs)),
+            tuple(map(_shape_and_dtype, kind.results)),
+            aliases,
+        )
+
+
+_DTYPES = {"i1": "bool", "bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"}
+_DTYPES |= {"complex<f32>": "complex64", "complex<f64>": "complex128"}
+
+
+def _shape_and_dtype(kind: Any) -> jax.ShapeDtypeStruct:
+    tensor = ir.RankedTensorType(kind)
+    name = str(tensor.element_type)
+    if name not in _DTYPES:
+        name = name.replace("ui", "uint") if name.startswith("ui") else name.replace("i", "int")
+    return jax.ShapeDtypeStruct(tuple(tensor.shape), jax.numpy.dtype(_DTYPES.get(name, name)))
+
+
+def _check_order(
+    given: Sequence[Any],
+    parameters: Sequence[Any],
+    outputs: Sequence[tf.Tensor],
+    results: Sequence[Any],
+    aliases: dict[int, int],
+) -> None:
+    """Checks that a lowered program takes and gives what the traced one does, in its order."""
+    assert len(given) == len(parameters), "each argument and captured tensor is a parameter"
+    assert len(outputs) + len(aliases) == len(results), "results are outputs and new values"
+    assert sorted(aliases.values()) == list(range(len(outputs), len(results)))
+    for each, parameter in zip(given, parameters, strict=True):
+        if each.dtype != tf.resource:
+            assert np.dtype(each.dtype.as_numpy_dtype) == parameter.dtype
+            assert each.shape.is_compatible_with(parameter.shape)
+    for parameter, result in aliases.items():
+        assert parameters[parameter] == results[result], "a variable keeps its shape"

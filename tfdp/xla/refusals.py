@@ -1,0 +1,172 @@
+"""What cannot be a program of TPUs, found before anything is compiled."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from tfdp.errors import PartitionError
+from tfdp.partition import lines_named
+from tfdp.xla.variables import variable_of
+
+_MOVE = "Move it into the input pipeline (`dataset.map`), or train under DataParallelStrategy."
+
+# Operations that call Python.
+_PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
+
+# Operations of `tf.print`.
+_PRINTING = ("StringFormat", "PrintV2")
+
+# Operations that draw from a state that no variable holds. Each chip would draw by itself.
+_HIDDEN_STATES = (
+    "RandomUniform",
+    "RandomUniformInt",
+    "RandomStandardNormal",
+    "TruncatedNormal",
+    "ParameterizedTruncatedNormal",
+    "RandomGamma",
+    "RandomPoissonV2",
+    "RandomShuffle",
+    "Multinomial",
+)
+
+# Instructions of XLA that are in no program of TPUs, as they are written, and why.
+_UNLIKE = {
+    r"<=.* set-dimension-size": (  # of a size up to a bound
+        "how many elements it gives is known only when it runs, and XLA compiles for fixed sizes. "
+        "Keep the size fixed (weigh with 0 in place of a selection)."
+    ),
+    r" rng": "each chip would draw by itself.",
+}
+
+
+# What TensorFlow says of an operation that must know a value to be lowered: its name and type.
+_CONSTANT = r"to node `([^`]+)` with op (\w+) must be a compile-time constant"
+
+
+def check_trace(source: tf.types.experimental.ConcreteFunction) -> None:
+    """Checks that a traced program has no operation that no chip can run.
+
+    Raises:
+      PartitionError: It has. Names the operation and the user's line.
+    """
+    definition = source.graph.as_graph_def()
+    nodes = [*definition.node]
+    for function in definition.library.function:
+        nodes += function.node_def
+    for node in nodes:
+        reason = _reason(node)
+        if reason is not None:
+            raise _refusal(source.graph, [node.name], node.op, reason)
+    for tensor in source.captured_inputs:
+        _check_captured(tensor, source.graph)
+    for output in source.outputs:
+        if output is not None and output.dtype == tf.string:
+            raise PartitionError(
+                "A program of TPUs must return numbers alone, but returns a text, "
+                f"{_text(output)}: chips have no strings. Return it beside the program's numbers, "
+                "where it is called."
+            )
+
+
+def _text(output: tf.Tensor) -> str:
+    """Returns a text that is returned, as far as it is a constant."""
+    operation = output.op
+    while operation.type == "Identity":
+        operation = operation.inputs[0].op
+    value = tf.get_static_value(operation.outputs[0])
+    return operation.name if value is None else str(value)
+
+
+def _reason(node: tf.compat.v1.NodeDef) -> str | None:
+    if node.op in _PYTHON:
+        return f"it calls Python in each step. {_MOVE}"
+    if node.op in _PRINTING:
+        return (
+            "chips cannot print. Leave `tf.print` out, return the value or let a metric show it, "
+            "or look into the step without a strategy."
+        )
+    if node.op in _HIDDEN_STATES:
+        return (
+            "it draws from a state that each chip has of its own. Draw with `keras.random` and a "
+            "`keras.random.SeedGenerator`, `tf.random.Generator`, or `tf.random.stateless_normal`."
+        )
+    dtypes = [attr.type for attr in node.attr.values() if attr.WhichOneof("value") == "type"]
+    lists = [attr.list.type for attr in node.attr.values() if attr.WhichOneof("value") == "list"]
+    if tf.string.as_datatype_enum in (*dtypes, *(each for every in lists for each in every)):
+        if node.op in ("Const", "Assert", "Identity", "NoOp", "PartitionedCall"):
+            return None  # the text of an assertion, which XLA leaves out
+        return (
+            "chips have no strings. Move it into the input pipeline, and tell the size that it "
+            "gives: `dataset.map(lambda x, y: (tf.ensure_shape(layer(x), [None, 128]), y))`; or "
+            "train under DataParallelStrategy."
+        )
+    return None
+
+
+def _check_captured(tensor: tf.Tensor, graph: tf.Graph) -> None:
+    if tensor.dtype != tf.resource or variable_of(tensor) is not None:
+        return
+    names = {id(each.handle): each.name for each in graph.variables}
+    if id(tensor) in names:
+        raise PartitionError(
+            "A program of TPUs must have variables that were made in the scope of its strategy, "
+            f"but {names[id(tensor)]!r} was made outside. Make it in `with strategy.scope():`."
+        )
+    raise PartitionError(
+        "A program of TPUs must capture variables and tensors alone, but it captures a resource of "
+        f"the host, such as a lookup table or an iterator. {_MOVE}"
+    )
+
+
+@contextlib.contextmanager
+def explained(graph: tf.Graph) -> Iterator[None]:
+    """Says of what TensorFlow cannot lower which operation it is, and the user's line."""
+    try:
+        yield
+    except (ValueError, tf.errors.OpError) as error:
+        names = re.findall(r"\{\{node ([^\s}]+)\}\}", str(error))
+        kinds = re.findall(r"on XLA_CPU_JIT: (\w+)", str(error))
+        said = "" if kinds else " ({})".format(str(error).split("\n", maxsplit=1)[0])
+        kind = kinds[0] if kinds else "an operation"
+        constant = re.search(_CONSTANT, str(error))
+        if constant:
+            reason = (
+                "an argument, a variable or a captured tensor decides a size or an axis, which "
+                "XLA must know before it runs. Give it as a number of Python."
+            )
+            raise _refusal(graph, [constant[1]], constant[2], reason) from None
+        raise _refusal(graph, names, kind, f"XLA cannot lower it. {_MOVE}{said}") from None
+
+
+def check_lowered(text: str, graph: tf.Graph) -> None:
+    """Checks that a lowered program has no sizes that only its run decides, and no draws apart.
+
+    Args:
+      text: Its HLO.
+      graph: The graph that it was lowered from.
+
+    Raises:
+      PartitionError: It has. Names the operation and the user's line.
+    """
+    for pattern, reason in _UNLIKE.items():
+        lines = [line for line in text.splitlines() if re.search(rf"{pattern}\(", line)]
+        if not lines:
+            continue
+        named = [re.search(r'op_type="(\w+)" op_name="([^"]+)"', line) for line in lines]
+        kind, node = next((found.groups() for found in named if found), ("an operation", ""))
+        raise _refusal(graph, [node], kind, f"{reason} {_MOVE}")
+
+
+def _refusal(graph: tf.Graph, names: list[str], kind: str, reason: str) -> PartitionError:
+    nodes = " ".join(f"{{{{node {name}}}}}" for name in names)
+    # The scope has the names of layers, such as those of Keras, whose lines are no user's.
+    scopes = [name.rpartition("/")[0] for name in names]
+    where = "; ".join([*lines_named(graph, nodes)[:1], *filter(None, scopes[:1])])
+    return PartitionError(
+        f"A program must be one that XLA can compile to run on TPUs, but has {kind}"
+        f"{f' ({where})' if where else ''}: {reason}"
+    )

@@ -1,0 +1,195 @@
+"""Variables whose values stay on the devices between steps, and come home when they are asked for.
+
+A value is at one of two places, or at both. A program takes it to the devices and leaves the new
+one there. Whoever reads it on the host has it copied there first; whoever takes hold of it in
+another way may write it, and the devices' copy is dropped. One thread at a time moves values: see
+`MOVING`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import tensorflow as tf
+from jax.sharding import NamedSharding
+
+from tfdp.keras_adapter._keras import SCRATCH_GRAPH
+from tfdp.replicas import one_device
+from tfdp.xla._tensorflow import ResourceVariable
+from tfdp.xla.arrays import fetched, of_first, placed
+
+# The name under which a handle knows its variable: a traced program captures handles.
+_VARIABLE = "_tfdp_device_variable"
+
+# Held while a value is where nobody may look: from when a program takes it until the program has
+# left the new one, while it comes home, and while the host reads or assigns it.
+MOVING = threading.RLock()
+
+
+class DeviceVariable(ResourceVariable):
+    """A variable of TensorFlow on the host, whose value may be on the devices instead.
+
+    Attributes:
+      is_weight: Whether it was made as trainable; `XLAStrategy` shards by it.
+    """
+
+    # Instances are made by TensorFlow and given this class: see `adopt`.
+    is_weight = True
+    _array: Any = None  # the value on the devices; None: they have none
+    _is_home = True  # whether the host has the value
+    _was_taken = False  # whether the devices have had the value before
+    _is_read = False  # while it is read on the host
+    # Graphs of others, each of which may read or write it at any time. Several processes forget
+    # graphs at different times, and must fetch parts together: there it is True from the first one.
+    _captured_by: Any = None
+
+    @property
+    def _handle(self) -> tf.Tensor:
+        """The resource, for which TensorFlow's C++ asks by this name to read an operand."""
+        if tf.executing_eagerly():
+            with MOVING:
+                self._come_home()
+        return self._resource
+
+    @property
+    def _resource(self) -> tf.Tensor:
+        resource: tf.Tensor = self.__dict__["_handle"]
+        return resource
+
+    @property
+    def handle(self) -> tf.Tensor:
+        """The resource, which whoever asks may write."""
+        handle = self._resource
+        if not tf.executing_eagerly():
+            if one_device.is_traced():
+                return handle  # of a program that takes the value itself
+            graph = tf.compat.v1.get_default_graph()
+            if getattr(graph, "name", "").startswith(SCRATCH_GRAPH):
+                return handle  # which is never run
+            if jax.process_count() > 1:
+                self._captured_by = True
+            else:
+                self._captured_by = self._captured_by or weakref.WeakSet()
+                self._captured_by.add(graph)
+        with MOVING:
+            self._come_home()
+            if not self._is_read:
+                self._array = None
+        return handle
+
+    def value(self) -> tf.Tensor:
+        """Returns the value, fetched from the devices if it is there."""
+        with self._reading():
+            return super().value()
+
+    def read_value(self) -> tf.Tensor:
+        """Returns the value, fetched from the devices if it is there."""
+        with self._reading():
+            return super().read_value()
+
+    @property
+    def is_parted(self) -> bool:
+        """Whether each process has a part of the value, so that all must read it together."""
+        array = self._array
+        return array is not None and not (array.is_fully_addressable or array.is_fully_replicated)
+
+    @contextlib.contextmanager
+    def at_home(self) -> Iterator[None]:
+        """Has the value at home: see `CompilesPrograms.at_home`."""
+        if self.is_parted:
+            self.read_value()
+        before = self._captured_by
+        try:
+            yield
+        finally:
+            if jax.process_count() > 1:  # else one that made a graph would fetch alone
+                self._captured_by = before
+
+    def assign(self, *args: Any, **kwargs: Any) -> Any:
+        """Assigns a value, which no program takes before it is there."""
+        with MOVING:
+            return super().assign(*args, **kwargs)
+
+    def assign_add(self, *args: Any, **kwargs: Any) -> Any:
+        """Adds to the value, which no program takes meanwhile."""
+        with MOVING:
+            return super().assign_add(*args, **kwargs)
+
+    def assign_sub(self, *args: Any, **kwargs: Any) -> Any:
+        """Subtracts from the value, which no program takes meanwhile."""
+        with MOVING:
+            return super().assign_sub(*args, **kwargs)
+
+    def taken(self, layout: NamedSharding) -> Any:
+        """Returns the value on the devices; the caller holds `MOVING`.
+
+        Args:
+          layout: The layout of the array that is returned. A value that lies otherwise, as another
+            strategy has it, comes home and is sent again, and so does one that a graph may write.
+        """
+        if self._array is not None and (self._captured_by or self._array.sharding != layout):
+            self._come_home()
+            self._array = None
+        if self._array is None:
+            # A copy: a program writes in place, and a device's array may be the host's.
+            value = np.array(self._read_on_host().numpy())
+            if not self._was_taken:
+                # Each process has made its own; later each writes what the others do.
+                value, self._was_taken = of_first(value), True
+                self._is_home = jax.process_count() == 1
+            self._array = placed(value, layout)
+        return self._array
+
+    def left(self, array: Any) -> None:
+        """Takes an array on the devices for the new value; the caller holds `MOVING`."""
+        self._array, self._is_home = array, False
+        if self._captured_by:
+            self._come_home()
+            self._array = None
+
+    def _come_home(self) -> None:
+        if self._is_home:
+            return
+        value = np.array(fetched(self._array))  # a copy: the next step writes in place
+        with tf.init_scope(), tf.device(self._resource.device):
+            tf.raw_ops.AssignVariableOp(resource=self._resource, value=value)
+        self._is_home = True
+
+    def _read_on_host(self) -> tf.Tensor:
+        with tf.init_scope():
+            return tf.raw_ops.ReadVariableOp(resource=self._resource, dtype=self.dtype)
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        with MOVING:
+            before, self._is_read = self._is_read, True
+            try:
+                yield
+            finally:
+                self._is_read = before
+
+
+def adopt(variable: tf.Variable, is_weight: bool) -> tf.Variable:
+    """Makes a variable that was made on the host one whose value may be on the devices.
+
+    Args:
+      variable: The variable. One that a graph makes at its first call stays as it is.
+      is_weight: See `DeviceVariable`.
+    """
+    if type(variable) is ResourceVariable:
+        variable.__class__ = DeviceVariable
+        variable.is_weight = is_weight
+        setattr(variable._resource, _VARIABLE, weakref.ref(variable))
+    return variable
+
+
+def variable_of(handle: tf.Tensor) -> DeviceVariable | None:
+    """Returns the variable of a captured handle; None: it is not of one of these."""
+    reference = getattr(handle, _VARIABLE, None)
+    return None if reference is None else reference()
