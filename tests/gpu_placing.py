@@ -62,6 +62,35 @@ def read():
     return json.loads(TABLE.read_text())
 
 
+def refused(concrete, everywhere=False):
+    """The collectives of a traced function that TensorFlow refuses on GPUs, each with its dtype.
+
+    Such an error ends all collectives of a process. The table has what TensorFlow's build for GPUs
+    says it refuses.
+
+    Args:
+      concrete: The concrete function; the first logical CPU is the host.
+      everywhere: Whether each device is a GPU.
+    """
+    types = json.loads(TABLE.read_text())["refused"]
+    definition, found = concrete.graph.as_graph_def(), []
+    library = {each.signature.name: each for each in definition.library.function}
+
+    def look(nodes, device):
+        for node in nodes:
+            spec = tf.DeviceSpec.from_string(node.device or device)
+            name = tf.as_dtype(node.attr["T"].type).name if node.attr["T"].type else None
+            if (everywhere or spec.device_index) and name in types.get(node.op, ()):
+                found.append(f"{node.op} of {name}")
+            for attr in (each.func.name for each in node.attr.values() if each.func.name):
+                if attr not in library and context().has_function(attr):
+                    library[attr] = context().get_function_def(attr)
+                look(library[attr].node_def, node.device or device)
+
+    look(definition.node, "")
+    return found
+
+
 class Placing:
     """What a step does where.
 
