@@ -1,10 +1,11 @@
-"""Places a traced step as TensorFlow would on GPUs, without one, and counts the copies to the host.
+"""Places a traced step as TensorFlow would on GPUs, without one, and counts the copies.
 
 A step that was traced on logical CPUs is taken for one on GPUs: the first CPU is the host, and each
 other one a GPU. Which operations a GPU has kernels of, and which of their arguments these keep in
 the host's memory, is a table, `gpu_kernels.json`, which `gpu_kernels.py` makes from the build of
 TensorFlow for GPUs. Where what a GPU has made is wanted in the host's memory, the host waits until
-the GPU has done all that it was given.
+the GPU has done all that it was given. What is made of constants alone is a constant where it is
+placed, and is copied to no GPU in a step.
 """
 
 import dataclasses
@@ -40,6 +41,7 @@ class Made:
     name: str
     device: str = HOST
     is_on_gpu: bool = False
+    is_constant: bool = False
 
 
 def signature(node):
@@ -99,13 +101,14 @@ class Placing:
 
     Attributes:
       copies: What is copied from a GPU to the host, by names, each with what wants it there.
+      uploads: What is copied from the host to a GPU, by names and GPUs, each with what wants it.
       launches: The names of the operations that a GPU runs.
       seen: The nodes of all signatures that were placed on a GPU.
     """
 
     def __init__(self, kernels):
         self._kernels = kernels
-        self.copies, self.launches, self.seen = {}, [], {}
+        self.copies, self.uploads, self.launches, self.seen = {}, {}, [], {}
 
     def of(self, concrete):
         """Places a concrete function; returns itself."""
@@ -185,18 +188,24 @@ class Placing:
             of_host = self._kernels[signature(node)]
             if of_host is None:
                 where = HOST
+        is_constant = not declared.is_stateful and all(each.is_constant for each in inputs)
         for tensor, (argument, dtype) in zip(inputs, taken, strict=True):
+            if is_constant:
+                continue
             if where == HOST or argument in of_host or dtype in OF_HOST:
                 self._wanted_on_host(tensor, name)
+            elif not (tensor.is_on_gpu or tensor.is_constant):
+                self.uploads.setdefault((tensor.name, where), name)
         outputs = [
             Made(
                 f"{name}:{index}",
                 where,
                 where != HOST and argument not in of_host and dtype not in OF_HOST,
+                is_constant,
             )
             for index, (argument, dtype) in enumerate(given)
         ]
-        if any(each.is_on_gpu for each in outputs) and node.op not in STILL:
+        if any(each.is_on_gpu for each in outputs) and node.op not in STILL and not is_constant:
             self.launches.append(name)
         return outputs
 

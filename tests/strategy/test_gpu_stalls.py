@@ -1,7 +1,8 @@
 """What the host waits for in a step on GPUs, and whether GPUs have kernels of all that it holds.
 
 A copy to the host has it wait until the GPU has done all that it was given. One device makes some:
-it reads the seed of each dropout, and asks for loops' conditions.
+it reads the seed of each dropout, and asks for loops' conditions. A copy to a GPU keeps it from
+computing: one device makes some of the batch and of seeds.
 """
 
 import functools
@@ -46,6 +47,7 @@ def test_replicas_wait_for_gpus_no_more_than_one_device_does(name, length):
     several = placed(name, length, gpu_steps.REPLICAS)
     most = gpu_steps.REPLICAS * (len(one.copies) + MORE_COPIES.get(name, 0))
     assert len(several.copies) <= most, several.copies
+    assert len(several.uploads) <= gpu_steps.REPLICAS * len(one.uploads), several.uploads
     more = MORE_LAUNCHES + MORE_OF_MOMENTS.get(name, 0)
     most = gpu_steps.REPLICAS * (len(one.launches) + more)
     assert len(several.launches) <= most, several.launches
