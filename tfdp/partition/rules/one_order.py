@@ -68,7 +68,7 @@ def may_repeat(step: Step, index: int) -> bool:
 
 
 def _of_bias(step: Step, gradient: Output, rank: int) -> Output:
-    """Sums a gradient over all axes but the bias'; half precision in float32, as its kernel does."""
+    """Sums a gradient over all axes but the bias', as its kernel does: 16 bits in float32."""
     write, dtype = step.write, gradient.dtype
     own = 1 if step.op.attr("data_format") == b"NCHW" else rank - 1
     wide = tf.float32 if dtype.size < 4 else dtype
