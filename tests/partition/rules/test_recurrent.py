@@ -52,3 +52,30 @@ def test_a_layer_with_dropout_within_is_computed_once(monkeypatch):
     monkeypatch.setattr(tf.raw_ops, "CudnnRNNV3", lambda **given: own(**given, dropout=0.5))
     found = explained(layers.LSTM(3), masked=False)
     assert "from first" in {each.kind for each in found.collectives}
+
+
+def stand_in(input, input_h, **given):
+    """Takes cuDNN's place on a CPU, with other numbers."""
+    outputs = tf.zeros([*tf.unstack(tf.shape(input))[:2], input_h.shape[-1]])
+    return outputs, input_h, input_h, None, None
+
+
+def test_masks_that_are_not_right_padded_are_refused_as_on_one_device(monkeypatch):
+    monkeypatch.setattr(tf.raw_ops, "CudnnRNNV3", stand_in)
+    layer = layers.LSTM(3)
+    layer.build([None, 4, 2])
+
+    def run(x, mask):
+        return layer(x, mask=mask)
+
+    x = tf.ones([5, 4, 2])
+    left = tf.constant([[True] * 4] * 4 + [[False, True, True, True]])
+    right = tf.reverse(left, [1])
+    assert run(x, left).shape == [5, 3]  # eagerly Keras takes its own loop in cuDNN's place
+    with strategy(2).scope():
+        layer = layers.LSTM(3)
+        layer.build([None, 4, 2])
+    for each in (tf.function(run, autograph=False), strategy(2).partitioned(run)):
+        assert each(x, right).shape == [5, 3]
+        with pytest.raises(tf.errors.InvalidArgumentError, match="right-padded"):
+            each(x, left)
