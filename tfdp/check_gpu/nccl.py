@@ -51,6 +51,7 @@ def with_one_rank(device: str) -> Finding:
 
 
 def _asked(device: str) -> Mapping[str, tuple[_Collective, tuple[str, ...]]]:
+    asked: dict[str, tuple[_Collective, tuple[str, ...]]]
     asked = {"sum": (_sum, _SUMMED), "gather": (_gather, _GATHERED)}
     if device == "GPU":  # CPUs have no such kernel
         asked["reduce-scatter"] = (_reduce_scatter, _SCATTERED)
