@@ -88,8 +88,8 @@ def run(replicas: int, device: str = "CPU", console: Console | None = None) -> i
     at_once = max(1, len(machine.cores()) // 2)
     with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
         results = pool.map(trained, CASES)
-        results = [*track(results, "Training", len(CASES), console=console, transient=True)]
-    for case, result in zip(CASES, results, strict=True):
+        found = [*track(results, "Training", len(CASES), console=console, transient=True)]
+    for case, result in zip(CASES, found, strict=True):
         if isinstance(result, Failure):
             console.print(str(result), style="red", markup=False, soft_wrap=True)
             result = {side: {"error": result.reason} for side in ("stock", "tfdp")}

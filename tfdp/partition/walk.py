@@ -177,9 +177,10 @@ class Walk:
 
     def _share_length(self, tensor: Tensor) -> None:
         """Has all that is a batch's length be one number, which a GPU has copied to it once."""
-        assert tensor.entries is not None
-        size = tensor.entries.item() if tensor.rank == 0 else None
-        if tensor.dtype == tf.int32 and size in map(Size.of, self.program.places):
+        if tensor.entries is None or tensor.rank != 0 or tensor.dtype != tf.int32:
+            return
+        size = tensor.entries.item()
+        if isinstance(size, Size) and size in map(Size.of, self.program.places):
             tensor.local = tensor.whole = self.program.size(self.writer, size)
 
     def _of_wholes(self, step: Step, wholes: Step) -> Sequence[Tensor]:
