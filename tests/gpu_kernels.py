@@ -7,6 +7,8 @@ That build registers its kernels on a machine without a GPU, too:
 """
 
 import json
+import pathlib
+import re
 
 import harness  # noqa: F401 - makes the logical devices
 import pytest
@@ -48,6 +50,14 @@ class _Asked(dict):
         return self[key]
 
 
+def refused():
+    """By the types of collectives the dtypes that they refuse on GPUs, as the library says it."""
+    library = pathlib.Path(tf.sysconfig.get_lib()) / "libtensorflow_framework.so.2"
+    text = rb"Collective all-reduce does not support datatype DT_(\w+) on DEVICE_GPU"
+    names = sorted(each.decode().lower() for each in set(re.findall(text, library.read_bytes())))
+    return {"CollectiveReduceV2": names}
+
+
 def main():
     if not tf.test.is_built_with_cuda():
         raise SystemExit(f"This must be the build for GPUs, but {tf.__file__} is not.")
@@ -61,7 +71,11 @@ def main():
                     step, _alive = traced(name, length, replicas)
                     placing.of(step)
         placing.of(traced_checksum())
-    found = {"tensorflow": tf.__version__, "kernels": dict(sorted(placing._kernels.items()))}
+    found = {
+        "tensorflow": tf.__version__,
+        "refused": refused(),
+        "kernels": dict(sorted(placing._kernels.items())),
+    }
     TABLE.write_text(json.dumps(found, indent=0) + "\n")
     print(f"{len(placing._kernels)} kernels of TensorFlow {tf.__version__} are in {TABLE}.")
 

@@ -1,10 +1,11 @@
-"""Places a traced step as TensorFlow would on GPUs, without one, and counts the copies to the host.
+"""Places a traced step as TensorFlow would on GPUs, without one, and counts the copies.
 
 A step that was traced on logical CPUs is taken for one on GPUs: the first CPU is the host, and each
 other one a GPU. Which operations a GPU has kernels of, and which of their arguments these keep in
 the host's memory, is a table, `gpu_kernels.json`, which `gpu_kernels.py` makes from the build of
 TensorFlow for GPUs. Where what a GPU has made is wanted in the host's memory, the host waits until
-the GPU has done all that it was given.
+the GPU has done all that it was given. What is made of constants alone is a constant where it is
+placed, and is copied to no GPU in a step.
 """
 
 import dataclasses
@@ -40,6 +41,7 @@ class Made:
     name: str
     device: str = HOST
     is_on_gpu: bool = False
+    is_constant: bool = False
 
 
 def signature(node):
@@ -62,6 +64,35 @@ def read():
     return json.loads(TABLE.read_text())
 
 
+def refused(concrete, everywhere=False):
+    """The collectives of a traced function that TensorFlow refuses on GPUs, each with its dtype.
+
+    Such an error ends all collectives of a process. The table has what TensorFlow's build for GPUs
+    says it refuses.
+
+    Args:
+      concrete: The concrete function; the first logical CPU is the host.
+      everywhere: Whether each device is a GPU.
+    """
+    types = json.loads(TABLE.read_text())["refused"]
+    definition, found = concrete.graph.as_graph_def(), []
+    library = {each.signature.name: each for each in definition.library.function}
+
+    def look(nodes, device):
+        for node in nodes:
+            spec = tf.DeviceSpec.from_string(node.device or device)
+            name = tf.as_dtype(node.attr["T"].type).name if node.attr["T"].type else None
+            if (everywhere or spec.device_index) and name in types.get(node.op, ()):
+                found.append(f"{node.op} of {name}")
+            for attr in (each.func.name for each in node.attr.values() if each.func.name):
+                if attr not in library and context().has_function(attr):
+                    library[attr] = context().get_function_def(attr)
+                look(library[attr].node_def, node.device or device)
+
+    look(definition.node, "")
+    return found
+
+
 class Placing:
     """What a step does where.
 
@@ -70,13 +101,14 @@ class Placing:
 
     Attributes:
       copies: What is copied from a GPU to the host, by names, each with what wants it there.
+      uploads: What is copied from the host to a GPU, by names and GPUs, each with what wants it.
       launches: The names of the operations that a GPU runs.
       seen: The nodes of all signatures that were placed on a GPU.
     """
 
     def __init__(self, kernels):
         self._kernels = kernels
-        self.copies, self.launches, self.seen = {}, [], {}
+        self.copies, self.uploads, self.launches, self.seen = {}, {}, [], {}
 
     def of(self, concrete):
         """Places a concrete function; returns itself."""
@@ -156,18 +188,24 @@ class Placing:
             of_host = self._kernels[signature(node)]
             if of_host is None:
                 where = HOST
+        is_constant = not declared.is_stateful and all(each.is_constant for each in inputs)
         for tensor, (argument, dtype) in zip(inputs, taken, strict=True):
+            if is_constant:
+                continue
             if where == HOST or argument in of_host or dtype in OF_HOST:
                 self._wanted_on_host(tensor, name)
+            elif not (tensor.is_on_gpu or tensor.is_constant):
+                self.uploads.setdefault((tensor.name, where), name)
         outputs = [
             Made(
                 f"{name}:{index}",
                 where,
                 where != HOST and argument not in of_host and dtype not in OF_HOST,
+                is_constant,
             )
             for index, (argument, dtype) in enumerate(given)
         ]
-        if any(each.is_on_gpu for each in outputs) and node.op not in STILL:
+        if any(each.is_on_gpu for each in outputs) and node.op not in STILL and not is_constant:
             self.launches.append(name)
         return outputs
 

@@ -26,6 +26,10 @@ if not CLUSTER_REPLICAS:
         tf.config.list_physical_devices("CPU")[0],
         [tf.config.LogicalDeviceConfiguration()] * LOGICAL_DEVICES,
     )
+if DEVICE == "GPU":
+    # Where there is a GPU, Keras compiles one device's steps with XLA unless it is told not to, and
+    # no strategy's. XLA draws other numbers, and does nothing before it has a batch.
+    keras.Model._resolve_auto_jit_compile = lambda model: False
 if AS_TRACED:
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 

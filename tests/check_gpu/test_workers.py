@@ -41,7 +41,7 @@ def test_without_a_gpu_the_devices_fail_with_what_the_doctor_says(monkeypatch):
     [
         (None, "works", "bfloat16: right"),
         (tf.bfloat16, "works", "bfloat16: InternalError: refused"),
-        (tf.int32, "failed", "sum of int32: InternalError: refused"),
+        (tf.int64, "failed", "sum of int64: InternalError: refused"),
     ],
 )
 def test_a_type_that_nccl_must_take_and_does_not_is_named(refused, state, said, monkeypatch):
@@ -49,12 +49,15 @@ def test_a_type_that_nccl_must_take_and_does_not_is_named(refused, state, said, 
 
     def _sum(own):
         if own.dtype == refused:
-            raise tf.errors.InternalError(None, None, "refused")
+            raise tf.errors.InternalError(None, None, "Graph execution error:\n\nrefused")
         return sum_(own)
 
     monkeypatch.setattr(nccl, "_sum", _sum)
     found = worker.answer("nccl", "CPU", 1, 3)
     assert found.state == state and said in found.said
+    asked = {said for said in found.details.values() if "not asked" not in said}
+    assert len(found.details) == 8 + (refused != tf.int64)
+    assert (len(asked) == 2) == (refused is not None)
 
 
 def test_a_wrong_number_from_nccl_is_named(monkeypatch):

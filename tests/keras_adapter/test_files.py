@@ -14,6 +14,7 @@ import harness
 import keras
 import numpy as np
 import pytest
+from replica_counts import DEVICE
 
 NAMES = ("model.keras", "model.weights.h5", "model.h5", "sharded.weights.json", "folder")
 BACKUP = ("latest.weights.h5", "training_metadata.json")
@@ -92,6 +93,7 @@ def killed_while_it_saves(model, folder, names, saves, seconds):
 
 @pytest.mark.slow
 @harness.in_one_process
+@pytest.mark.skipif(DEVICE == "GPU", reason="it copies its process, in which CUDA has begun")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_whoever_is_killed_while_saving_leaves_files_that_load(
     model, tmp_path, tmp_path_factory, monkeypatch

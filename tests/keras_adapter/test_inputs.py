@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 import tiers
 from keras import layers
+from replica_counts import DEVICE
 
 X, Y = harness.regression_data(29)
 SIZES = [8, 8, 8, 5]
@@ -89,6 +90,9 @@ def ends_late():
     time.sleep(0.3)  # What needs no batch has been done by then: on one device the step is counted.
 
 
+@pytest.mark.skipif(
+    DEVICE == "GPU", reason="there what one device has done depends on who is faster, host or GPU"
+)
 @pytest.mark.parametrize(
     ("make_optimizer", "steps"),
     [

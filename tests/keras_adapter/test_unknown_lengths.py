@@ -7,6 +7,7 @@ import harness
 import keras
 import pytest
 import tensorflow as tf
+from replica_counts import DEVICE
 
 X, Y = harness.regression_data(22)
 
@@ -60,6 +61,9 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.skipif(
+    DEVICE == "GPU", reason="there what one device has done depends on who is faster, host or GPU"
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 2])
 @pytest.mark.parametrize("compiles", [False, True])

@@ -54,3 +54,25 @@ def test_what_waits_for_a_device_stays_there():
     x = np.ones([7, 2], "f")
     check(after, x, whole=None)
     assert "Prod" not in on_host(devices_of(after, x))
+
+
+def test_what_is_made_of_constants_alone_stays_on_the_device():
+    def counted(x):
+        step = tf.cast(tf.constant(1, tf.int32), tf.int64)
+        return tf.cast(tf.reduce_sum(x), tf.int64) + step, tf.reshape(
+            x, [tf.cast(step, tf.int32), -1]
+        )
+
+    x = np.ones([7, 2], "f")
+    check(counted, x, whole=None)
+    assert not on_host(devices_of(counted, x))
+
+
+def test_the_length_of_a_batch_is_one_number():
+    def lengths(x):
+        return [tf.cast(tf.shape(each)[0], tf.float32) for each in (x, x + 1, x @ [[1.0], [2.0]])]
+
+    x = np.ones([7, 2], "f")
+    check(lengths, x)
+    cast = {node.input[0] for node in devices_of(lengths, x).values() if node.op == "Cast"}
+    assert len(cast) == 1, cast

@@ -1,7 +1,8 @@
 """What the host waits for in a step on GPUs, and whether GPUs have kernels of all that it holds.
 
 A copy to the host has it wait until the GPU has done all that it was given. One device makes some:
-it reads the seed of each dropout, and asks for loops' conditions.
+it reads the seed of each dropout, and asks for loops' conditions. A copy to a GPU keeps it from
+computing: one device makes some of the batch and of seeds.
 """
 
 import functools
@@ -18,10 +19,15 @@ TABLE = gpu_placing.read()
 # the host. One device has the feature from the host.
 MORE_COPIES = {"embedding": 1, "transformer": 1}
 
+# For each replica: what is made of lengths, which one device has as constants where all batches are
+# of one size; and indices of int32, which the loop over time and the table have on the host.
+MORE_UPLOADS = {"cnn": 3, "embedding": 2, "lstm": 4, "transformer": 6}
+
 # For each replica: sums, what joins and divides their buckets, and zeros in the place of stand-ins.
 MORE_LAUNCHES = 30
-# What a layer's moments take to be one sum: a mean, a norm, and what joins and splits them.
-MORE_OF_MOMENTS = {"cnn": 13}
+# What a layer's moments take to be one sum: a mean, a norm, and what joins and splits them. And what
+# is made of lengths, which one device has as constants where all batches are of one size.
+MORE_OF_LAYERS = {"cnn": 20, "transformer": 11}
 
 pytestmark = [
     harness.in_one_process,
@@ -46,7 +52,9 @@ def test_replicas_wait_for_gpus_no_more_than_one_device_does(name, length):
     several = placed(name, length, gpu_steps.REPLICAS)
     most = gpu_steps.REPLICAS * (len(one.copies) + MORE_COPIES.get(name, 0))
     assert len(several.copies) <= most, several.copies
-    more = MORE_LAUNCHES + MORE_OF_MOMENTS.get(name, 0)
+    most = gpu_steps.REPLICAS * (len(one.uploads) + MORE_UPLOADS.get(name, 0))
+    assert len(several.uploads) <= most, several.uploads
+    more = MORE_LAUNCHES + MORE_OF_LAYERS.get(name, 0)
     most = gpu_steps.REPLICAS * (len(one.launches) + more)
     assert len(several.launches) <= most, several.launches
 

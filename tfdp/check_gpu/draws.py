@@ -14,11 +14,20 @@ from tfdp.bench.devices import of_replicas
 from tfdp.check_gpu.findings import Finding
 
 _ROWS, _COLUMNS = 1001, 70
-_SEED = (3, 4)
 
 
 def _stateless(draw: Callable[..., tf.Tensor], **options: object) -> Callable[[], Callable]:
-    return lambda: lambda x: draw((tf.shape(x)[0], _COLUMNS), _SEED, **options)
+    """Draws by a seed that changes, as a training's do.
+
+    Of one that is constant TensorFlow draws once, on the host, where the graph of one device has
+    constant sizes: the last bits of normal numbers are the host's there.
+    """
+
+    def make() -> Callable[[tf.Tensor], tf.Tensor]:
+        seed = tf.Variable([3, 4], trainable=False)
+        return lambda x: draw((tf.shape(x)[0], _COLUMNS), seed.assign_add([1, 1]), **options)
+
+    return make
 
 
 def _layer(kind: type[keras.layers.Layer]) -> Callable[[], Callable]:

@@ -25,7 +25,7 @@ from tfdp.cluster.board import Board
 from tfdp.cluster.rendezvous import meet
 from tfdp.cluster.spec import Cluster
 from tfdp.cluster.watchdog import Progress, Watchdog
-from tfdp.collectives import eager, introductions, random_states, runtime
+from tfdp.collectives import eager, ended, introductions, random_states, runtime
 from tfdp.collectives.agreement import Agreement
 from tfdp.collectives.engine_choice import Choice
 from tfdp.collectives.meetings import Meetings
@@ -262,7 +262,9 @@ class Processes(Meetings):
             self.board.all_gather("the work after an error", self.error)
             self.error = None
         try:
-            yield
+            # Where another rank is gone that is what is told, each time.
+            with ended.explained() if self.board.failure is None else contextlib.nullcontext():
+                yield
         except _ENDS:
             raise
         except _CONSEQUENCES as error:

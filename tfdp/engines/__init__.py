@@ -4,7 +4,11 @@
 """
 
 from tfdp.engines.base import Engine
-from tfdp.engines.communication_hint import communication_hint, gpus_of_logical_devices
+from tfdp.engines.communication_hint import (
+    are_gpus,
+    communication_hint,
+    gpus_of_logical_devices,
+)
 from tfdp.engines.graph_counters import ProgressCounters
 from tfdp.engines.launching import KeyOfGroup
 from tfdp.engines.sequence import Call, Sequences, next_key, next_site
@@ -17,6 +21,7 @@ __all__ = [
     "ProgressCounters",
     "Sequences",
     "TensorFlowEngine",
+    "are_gpus",
     "communication_hint",
     "gpus_of_logical_devices",
     "next_key",

@@ -18,8 +18,12 @@ from tfdp.topology import Exchange, Schedule
 _BITS_AS = {tf.bfloat16: tf.float16, tf.uint32: tf.int32, tf.uint64: tf.int64}
 _GATHER_AS = dict.fromkeys((tf.bool, tf.int8, tf.uint8, tf.int16, tf.uint16), tf.int32)
 
+# What TensorFlow refuses to sum on GPUs, by NCCL and by its own rings, and what is summed in its
+# place. Such an error would end all collectives of the process.
+_SUMMED_ON_GPUS_AS = {tf.bfloat16: tf.float32, tf.int32: tf.int64}
+
 _NO_BFLOAT16 = (
-    "TensorFlow does not sum bfloat16 by NCCL: such sums travel as float32, in twice the bytes. "
+    "TensorFlow does not sum bfloat16 on GPUs: such sums travel as float32, in twice the bytes. "
     'For fewer use tfdp.compression.Cast("float16") with a `keras.optimizers.LossScaleOptimizer`; '
     'Cast("bfloat16") saves nothing here.'
 )
@@ -64,13 +68,7 @@ class TensorFlowEngine(Engine):
         self.world_size = len(devices) if world_size is None else world_size
         self._hint = communication_hint(devices)
         self.is_nccl = self._hint == "nccl"
-        # TensorFlow's NCCL manager has no bfloat16, whatever NCCL has; and its ring adds int32 by a
-        # kernel that takes a GPU's memory for the host's.
-        self._sums_as: dict[tf.DType, tf.DType] = {}
-        if self.is_nccl:
-            self._sums_as = {tf.bfloat16: tf.float32}
-        elif are_gpus(devices):
-            self._sums_as = {tf.int32: tf.int64}
+        self._sums_as = _SUMMED_ON_GPUS_AS if are_gpus(devices) else {}
         self._speaks = first_rank == 0
         self._launcher = Launcher(devices, first_rank, key_of_group, counters, self.is_nccl)
         # The number of pieces of a rank's chunk that are on their way at once. Between processes

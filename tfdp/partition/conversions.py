@@ -270,14 +270,14 @@ class Conversions:
         if self.program.communicator.keeps_summands and output.dtype.is_floating:
             count = self.write.constant(self.program.num_replicas, output.dtype)
             return self.write.divide(output, count)
-        is_first = self.write.equal(self.program.rank, 0)
+        is_first = self.program.flag("zero", self.program.rank)
         return self.write.select(is_first, output, self.write.zeros_like(output))
 
     def masked(self, output: Output, layout: Sharded, fill: float | bool | str = 0) -> Output:
         """Returns a summand, or the operand of a contraction, with `fill` in place of stand-ins."""
         if not self.program.may_lack_rows(layout.batch):
             return output
-        has_rows = self.write.greater(self.place(layout).count, 0)
+        has_rows = self.program.flag("positive", self.place(layout).count)
         return self.write.select(has_rows, output, self.write.constant(fill, output.dtype))
 
     def by_rows(self, output: Output, layout: Sharded) -> Output:
@@ -296,7 +296,7 @@ class Conversions:
         """
         if not self.program.may_lack_rows(layout.batch):
             return output
-        has_examples = self.write.greater(self.place(layout).total, 0)
+        has_examples = self.program.flag("positive", self.place(layout).total)
         return self.write.select(has_examples, output, self.write.constant(fill, output.dtype))
 
     def to(self, tensor: Tensor, layout: Layout, why: str = "") -> Output:

@@ -99,6 +99,7 @@ class Program:
         self.regions: dict[int, Sharded | None] = {}
         self._external: dict[tuple[int, ...], Output] = {}
         self._sizes: dict[tuple[Writer, SizeLike], Output] = {}
+        self._flags: dict[tuple[str, Output], Output] = {}
         self._last: dict[Writer, str] = {}
         self._fixed: dict[FixedCut, Place] = {}
         self._compared: tuple[Output, tf.TensorSpec, Sequence[str]] | None = None
@@ -152,6 +153,23 @@ class Program:
         if batch in self.entries:
             return True
         return self.may_be_empty and not isinstance(batch, FixedCut)
+
+    def flag(self, of: str, number: Output) -> Output:
+        """Returns whether a number of the replica has a property: one flag for all that ask.
+
+        A GPU has each flag copied to it.
+
+        Args:
+          of: "positive" or "zero".
+          number: The replica's own, or a batch's: an argument, or computed of such.
+        """
+        if (of, number) not in self._flags:
+            write = Arithmetic(self.main)
+            control, self.main.control = self.main.control, ()
+            made = write.greater(number, 0) if of == "positive" else write.equal(number, 0)
+            self._flags[of, number] = made
+            self.main.control = control
+        return self._flags[of, number]
 
     def size(self, writer: Writer, size: SizeLike) -> Output:
         """Returns a size as an int32 scalar that a function can use."""

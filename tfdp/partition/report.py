@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -35,6 +36,10 @@ PRODUCTS = {
     "MatMul",
     "SparseTensorDenseMatMul",
 }
+
+
+# An error has as many lines of the program that may have asked for what failed.
+_MOST_NAMED = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,6 +184,30 @@ class Report:
         self.exchanged: list[Exchanged] = []
         self.whole: list[Whole] = []
         self.computed: list[Computed] = []
+
+    def wanting(self, message: str) -> list[str]:
+        """Returns what may have asked for the collective that an error's message names.
+
+        >>> report = Report(2)
+        >>> contents = [Content("x", "uint8[4]", 4)]
+        >>> where = ("Unique", "train.py:3, in step", "", "program", "call")
+        >>> report.exchanged.append(Exchanged("gather", contents, 4, *where))
+        >>> report.wanting("no datatype uint8 [[{{node CollectiveGatherV2}}]]")
+        ['gather of uint8[4] for Unique at train.py:3, in step']
+        >>> report.wanting("no datatype uint8 [[{{node CollectiveReduceV2}}]]")
+        []
+        """
+        refused = re.search(r"datatype (?:DT_)?(\w+)", message)
+        dtype = refused[1].lower() if refused else ""
+        found = []
+        for each in self.exchanged:
+            kinds = [content.kind for content in each.contents]
+            primitive = "Gather" if each.kind == "gather" else "Reduce"
+            if primitive in message and any(kind.startswith(dtype) for kind in kinds):
+                what = kinds[0] if len(kinds) == 1 else f"{len(kinds)} tensors"
+                found.append(f"{each.kind} of {what} for {each.operation} at {each.line}")
+        more = len(found) - _MOST_NAMED
+        return [*found[:_MOST_NAMED], *([f"or one of {more} more"] if more > 0 else [])]
 
     def mark(self) -> tuple[int, ...]:
         """Returns a place to go back to."""

@@ -77,14 +77,17 @@ _BESIDE_GPU = {
 def move(function: FunctionDef, sizes: Collection[str]) -> None:
     """Puts operations of a function on the host.
 
-    Those that wait for other operations stay where they are: the host would wait, too.
+    Those that wait for other operations stay where they are: the host would wait, too. So does what
+    is made of constants alone, unless it is wanted there: TensorFlow makes one constant of it, and
+    to have the host's on a GPU would take a copy in each step.
 
     Args:
       function: The function.
       sizes: The arguments that are sizes, by their names.
     """
     known = set(sizes)
-    constants = {}
+    constants: dict[str, NodeDef] = {}
+    fixed: dict[str, NodeDef] = {}  # what is made of constants alone
     moved: list[NodeDef] = []
     for node in function.node_def:  # what an operation needs is written before it
         if _is_small_constant(node):
@@ -94,8 +97,13 @@ def move(function: FunctionDef, sizes: Collection[str]) -> None:
             known.add(node.name)
         elif _is_arithmetic(node, known):
             known.add(node.name)
-            if node.op in _ON_GPU or any(dtype == tf.int64 for _, _, dtype in outputs_of(node)):
+            if all(each.partition(":")[0] in constants | fixed for each in node.input):
+                fixed[node.name] = node
+            elif _is_in_a_gpus_memory(node):
                 moved.append(node)
+    for node in moved:  # what they want is moved after them
+        wanted = [fixed.pop(each.partition(":")[0], None) for each in node.input]
+        moved.extend(each for each in wanted if each is not None)
     of_host: dict[str, NodeDef] = {}
     for node in moved:
         node.device = HOST
@@ -112,6 +120,10 @@ def move(function: FunctionDef, sizes: Collection[str]) -> None:
         nodes = [*of_host.values(), *function.node_def]  # what is needed comes first
         del function.node_def[:]
         function.node_def.extend(nodes)
+
+
+def _is_in_a_gpus_memory(node: NodeDef) -> bool:
+    return node.op in _ON_GPU or any(dtype == tf.int64 for _, _, dtype in outputs_of(node))
 
 
 def _is_arithmetic(node: NodeDef, known: Collection[str]) -> bool:

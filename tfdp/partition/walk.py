@@ -21,6 +21,7 @@ from tfdp.partition.rules import one_order
 from tfdp.partition.rules.effects import is_effect, on_first
 from tfdp.partition.rules.registry import RULES, Results, Step
 from tfdp.partition.schedule import Schedule
+from tfdp.partition.sizes import Size
 from tfdp.partition.source import SourceGraph, SourceOp
 from tfdp.partition.tensors import Tensor, summed
 from tfdp.partition.writing import Output, Writer
@@ -171,7 +172,16 @@ class Walk:
         for tensor, value in zip(results, values or (), strict=False):
             if value is not None:
                 tensor.entries, tensor.shape = value, list(value.shape)
+                self._share_length(tensor)
         return results
+
+    def _share_length(self, tensor: Tensor) -> None:
+        """Has all that is a batch's length be one number, which a GPU has copied to it once."""
+        if tensor.entries is None or tensor.rank != 0 or tensor.dtype != tf.int32:
+            return
+        size = tensor.entries.item()
+        if isinstance(size, Size) and size in map(Size.of, self.program.places):
+            tensor.local = tensor.whole = self.program.size(self.writer, size)
 
     def _of_wholes(self, step: Step, wholes: Step) -> Sequence[Tensor]:
         """Writes an operation on what is cut again: on the wholes, and on the parts if it has rows.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import tensorflow as tf
 
 from tfdp.cluster.board import Post
-from tfdp.collectives import Choice, Value
+from tfdp.collectives import Choice, Value, ended
 from tfdp.engines import (
     Engine,
     KeyOfGroup,
@@ -100,8 +100,8 @@ class OneProcess:
         """Returns None, for there is no other process that could fail."""
 
     def explained(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a context that raises errors as they are."""
-        return contextlib.nullcontext()
+        """Returns a context that raises errors as they are, and the first one of collectives."""
+        return ended.explained()
 
     def adopt_random_states(self) -> None:
         """Does nothing, for this process is rank 0, whose states all adopt."""

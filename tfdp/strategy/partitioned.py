@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp import tracebacks
+from tfdp.collectives import ended
 from tfdp.partition import Explanation, Report, lines_named
 from tfdp.recording import Recorder
 from tfdp.replicas import Cut, FullCut, one_device, unequal_data
@@ -145,12 +146,19 @@ class Partitioned:
             writing()
 
     def naming_lines(self, error: tf.errors.OpError) -> tf.errors.OpError:
-        """Returns the error of an operation, with the line that made it if it is the program's."""
+        """Returns the error of an operation, with the line that made it if it is the program's.
+
+        Of a collective that failed it has the lines that may have wanted it.
+        """
         graphs = [each.source.graph for traces in self._traces.values() for each in traces]
         lines = [line for graph in graphs for line in lines_named(graph, error.message)]
+        step = ""
+        if not lines and self._latest is not None and ended.by(error.message):
+            lines = self._latest.program.report.wanting(error.message)
+            step = f" `{getattr(self.python_function, '__name__', 'a step')}`"
         if not lines:
             return error
-        said = f"{error.message}\nIn the program: {'; '.join(dict.fromkeys(lines))}."
+        said = f"{error.message}\nIn the program{step}: {'; '.join(dict.fromkeys(lines))}."
         return type(error)(error.node_def, error.op, said)
 
     def prepare(self, recorder: Recorder | None, may_loop: bool) -> None:

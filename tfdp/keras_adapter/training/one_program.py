@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdp.engines import are_gpus
 from tfdp.keras_adapter.training import program_recording, same_batches
 from tfdp.keras_adapter.variables.apart import check_round_ended
 from tfdp.recording import Recorder
@@ -173,9 +174,11 @@ class _Running:
     def end_data(self) -> None:
         """Does what a step on one device has done when it finds data of unknown length at an end.
 
-        Compiled, it begins when it has a batch.
+        Compiled, it begins when it has a batch. On a GPU the host finds the end, and ends what the
+        GPU has not begun.
         """
-        if self._model.jit_compile is not True:
+        on_gpus = are_gpus(self._strategy.extended.worker_devices)
+        if self._model.jit_compile is not True and not on_gpus:
             for program in self._programs.values():
                 program.write_without_arguments()
 

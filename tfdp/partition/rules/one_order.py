@@ -1,10 +1,11 @@
-"""Sums of entries with equal indices, in an order that is the same on all replicas.
+"""Sums that every replica computes for itself, in an order that is the same on all of them.
 
 A GPU's kernels add what goes to one place as it comes. Where every replica computes a sum of its
 own that is to be the same on all, such as a table that each updates by all rows, the replicas'
 copies would part in the last bits, and never meet again. So entries are sorted by their places and
 each run is summed by itself, by `SparseSegmentSum`, which adds them in their order. What a place
-gets is written for each of its entries: the same bits, whichever is the last.
+gets is written for each of its entries: the same bits, whichever is the last. A bias' gradient is
+the sum of all but one axis, which `Sum` adds up in one order.
 
 Nothing is asked of a GPU meanwhile, as `Unique` would that has as many entries as it finds. Sums of
 integers have no order. Sums of complex numbers have no such kernel, and products are no sums: both
@@ -33,8 +34,12 @@ def emit(step: Step, inputs: Sequence[Output]) -> list[Output]:
       step: The operation.
       inputs: What it is given.
     """
+    if not step.program.adds_in_any_order:
+        return step.emit(inputs)
+    if step.op.type == "BiasAddGrad" and step.inputs[0].rank and inputs[0].dtype.is_floating:
+        return [_of_bias(step, inputs[0], step.inputs[0].rank)]
     found = _FORMS.get(step.op.type)
-    if found is None or not step.program.adds_in_any_order:
+    if found is None:
         return step.emit(inputs)
     write, values, indices = found
     can_part = inputs[values].dtype.is_floating and step.inputs[values].rank != 0
@@ -60,6 +65,15 @@ def may_repeat(step: Step, index: int) -> bool:
     while tensor.op.type in _PASSING:
         tensor = tensor.op.inputs[0]
     return tensor.op.type not in _ONCE or tensor.index != 0
+
+
+def _of_bias(step: Step, gradient: Output, rank: int) -> Output:
+    """Sums a gradient over all axes but the bias', as its kernel does: 16 bits in float32."""
+    write, dtype = step.write, gradient.dtype
+    own = 1 if step.op.attr("data_format") == b"NCHW" else rank - 1
+    wide = tf.float32 if dtype.size < 4 else dtype
+    found = write.sum(write.cast(gradient, wide), [axis for axis in range(rank) if axis != own])
+    return write.cast(found, dtype)
 
 
 def _written_rows(step: Step, handle: Output, indices: Output, updates: Output) -> list[Output]:
