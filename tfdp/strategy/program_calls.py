@@ -104,6 +104,7 @@ class ProgramCalls:
         self._number = support.agree_on(sequences, self.program, said)
         if support.first_rank == 0:
             whole_operations.tell(self.program)
+        self._explained = self.program  # of what is compiled no operation would be found
         if options.recorder is not None:
             self.program = recorded(self.program, options.recorder, source, support)
         if options.jit_compile:
@@ -169,7 +170,7 @@ class ProgramCalls:
             for layout, shape in zip(self._layouts, shapes, strict=False)
             if isinstance(layout, Sharded) and shape[0] is not None
         }
-        return explain(self.program, lengths)
+        return explain(self._explained, lengths)
 
     def _run(self, inlined: bool, *arguments: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
         self._support.count_step()
