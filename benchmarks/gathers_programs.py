@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import re
@@ -19,8 +18,6 @@ from tfdp.partition import Batch, ReplicaProgram, purposes
 from tfdp.partition.dependencies import Dependencies, Position
 from tfdp.partition.sizes import evaluated
 from tfdp.strategy.traces import Trace
-
-_Made = tuple[ReplicaProgram, tf.types.experimental.ConcreteFunction]
 
 
 def programs() -> dict[str, Callable[[tf.distribute.Strategy], Any]]:
@@ -50,22 +47,34 @@ def sent_by(name: str, run: Callable[[tf.distribute.Strategy], Any]) -> list[Sen
       run: The program.
     """
     strategy = tfdp.DataParallelStrategy([f"CPU:{index}" for index in range(REPLICAS)])
-    with _programs_noted() as noted:
+    found: list[Sent] = []
+    usual = Trace.calls_of
+
+    def noting(self: Trace, *args: Any, **kwargs: Any) -> Any:
+        calls = usual(self, *args, **kwargs)
+        found.extend(_beyond_gradients(name, calls.explained, self.source))
+        return calls
+
+    with mock.patch.object(Trace, "calls_of", noting):
         partitioners_programs.trained(run, strategy)
-    found = []
-    for program, source in noted:
-        handles = {id(each.handle) for each in source.graph.variables if each.trainable}
-        which = {index for index, each in enumerate(program.externals) if id(each[0]) in handles}
-        gradients = [
-            id(each)
-            for bucket in purposes(program, which).buckets
-            for each in bucket
-            if each.kind != "gather"
-        ]
-        for position in Dependencies(program).collectives:
-            if id(position.exchanged) not in gradients:
-                found.append(_sent(name, position, dict.fromkeys(program.batches, LENGTH)))
     return found
+
+
+def _beyond_gradients(
+    name: str, program: ReplicaProgram, source: tf.types.experimental.ConcreteFunction
+) -> Iterator[Sent]:
+    handles = {id(each.handle) for each in source.graph.variables if each.trainable}
+    trained = {index for index, each in enumerate(program.externals) if id(each[0]) in handles}
+    gradients = [
+        id(each)
+        for bucket in purposes(program, trained).buckets
+        for each in bucket
+        if each.kind != "gather"
+    ]
+    lengths = dict.fromkeys(program.batches, LENGTH)
+    for position in Dependencies(program).collectives:
+        if id(position.exchanged) not in gradients:
+            yield _sent(name, position, lengths)
 
 
 def _sent(name: str, position: Position, lengths: dict[Batch, int]) -> Sent:
@@ -75,18 +84,3 @@ def _sent(name: str, position: Position, lengths: dict[Batch, int]) -> Sent:
     why = re.sub(r" at \S+:\d+, in \w+", "", exchanged.why)
     asked = why if why.startswith(exchanged.operation) else f"{exchanged.operation}: {why}"
     return Sent(name, exchanged.kind, asked, known, position.within == "loop")
-
-
-@contextlib.contextmanager
-def _programs_noted() -> Iterator[list[_Made]]:
-    """Notes every program that replicas are given."""
-    noted: list[_Made] = []
-    usual = Trace.calls_of
-
-    def noting(self: Trace, *args: Any, **kwargs: Any) -> Any:
-        calls = usual(self, *args, **kwargs)
-        noted.append((calls.program, self.source))
-        return calls
-
-    with mock.patch.object(Trace, "calls_of", noting):
-        yield noted

@@ -267,5 +267,6 @@ def _place(step: Step, inputs: Sequence[Tensor], task: Task) -> str:
 
 def _is_everywhere(layout: Layout) -> bool:
     if isinstance(layout, Listed):
-        return layout.element is None or _is_everywhere(layout.element)
+        elements = [layout.element] if layout.kinds is None else [each for *_, each in layout.kinds]
+        return all(each is None or _is_everywhere(each) for each in elements)
     return layout == REPLICATED
