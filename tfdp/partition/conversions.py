@@ -15,12 +15,13 @@ from tfdp.partition.layouts import (
     Listed,
     Sharded,
 )
+from tfdp.partition.list_conversions import list_to
 from tfdp.partition.program import Place, Program
 from tfdp.partition.report import Content
 from tfdp.partition.sizes import SizeLike
 from tfdp.partition.source import SourceOp
 from tfdp.partition.tensors import Tensor
-from tfdp.partition.writing import Called, Output, Writer, unique_name
+from tfdp.partition.writing import Output, Writer
 
 
 class Waiting(Exception):
@@ -253,7 +254,7 @@ class Conversions:
         count = self._times(place.rows, layout.inner)
         return write.slice_axis(whole, rank, axis, begin, count)
 
-    def _sliced_in_three_axes(self, whole: Output, layout: Sharded) -> Output:
+    def sliced_in_three_axes(self, whole: Output, layout: Sharded) -> Output:
         """Returns the replica's entries of a whole tensor whose rank the step alone may know."""
         merged, before, after = self._in_three_axes(whole, layout.axis, self.size(layout.length))
         tensor = Tensor(merged, REPLICATED, [None, layout.length, None])
@@ -314,97 +315,5 @@ class Conversions:
         if layout == LOCAL:
             return tensor.local if tensor.sharded is None else self.whole(tensor, why)
         if isinstance(layout, Listed):
-            return self._list_to(tensor, layout, why)
+            return list_to(self, tensor, layout, why)
         return self.whole(tensor, why)
-
-    def _list_to(self, tensor: Tensor, layout: Listed, why: str) -> Output:
-        """Returns a list in another layout of elements: stacked, they are made to have it.
-
-        Raises:
-          ValueError: Its elements are lists, or each replica's own.
-        """
-        own, wanted = tensor.layout, layout.element
-        if not isinstance(own, Listed):
-            raise ValueError(f"a {own} tensor cannot become a {layout}")
-        if own.kinds is not None:
-            return self._optional_to(tensor.local, own, layout, why)
-        stays = wanted == LOCAL and not isinstance(own.element, Sharded)
-        if stays or own.element in (None, wanted):
-            return tensor.local
-        if own.element == LOCAL or own.dtype == tf.variant:
-            raise ValueError(f"a {own} cannot become a {layout}")
-        attrs = {"element_dtype": own.dtype}
-        (stacked,) = self.writer.node(
-            "TensorListStack", [tensor.local, self.write.constant(-1)], num_elements=-1, **attrs
-        )
-        found = self._element_to(stacked, _stacked(own.element), _stacked(wanted), why)
-        shape = self.write.slice(self.write.shape(found), [1], [-1])
-        (made,) = self.writer.node(
-            "TensorListFromTensor", [found, shape], shape_type=tf.int32, **attrs
-        )
-        return made
-
-    def _optional_to(self, optional: Output, own: Listed, layout: Listed, why: str) -> Output:
-        """Returns an optional of its value in another layout, if it has one, on all replicas.
-
-        Raises:
-          ValueError: It may have values of several kinds.
-        """
-        changed = [each for each in own.kinds or () if each not in (layout.kinds or ())]
-        if not changed:
-            return optional
-        if len(own.kinds or ()) > 1:
-            raise ValueError(f"a {own} cannot become a {layout}")
-        ((dtype, rank, element),) = changed
-        some, none = (Writer(unique_name("branch"), self.writer) for _ in range(2))
-        inside = Conversions(self.program, some)
-        inside.op = self.op
-        attrs = {"output_types": [dtype], "output_shapes": [tf.TensorShape(None)]}
-        (value,) = some.node("OptionalGetValue", [optional], **attrs)
-        wanted = layout.value(dtype, rank)
-        if isinstance(element, Listed) and wanted is not None:
-            found = inside.to(Tensor(value, element, None), wanted, why)
-        else:
-            found = inside._element_to(value, element, wanted, why)
-        made = some.node("OptionalFromValue", [found], Toutput_types=[dtype])
-        captures = list(some.captures)
-        self.program.functions += [
-            some.finish(made, self.program.effects(some, []), captures),
-            none.finish(none.node("OptionalNone", []), (), captures),
-        ]
-        (has_value,) = self.writer.node("OptionalHasValue", [optional])
-
-        def write() -> list[Output]:
-            return self.writer.node(
-                "If",
-                [has_value, *captures],
-                Tcond=tf.bool,
-                Tin=[each.dtype for each in captures],
-                Tout=[tf.variant],
-                then_branch=Called(some.name),
-                else_branch=Called(none.name),
-                output_shapes=[],
-                _lower_using_switch_merge=True,
-            )
-
-        communicates = self.program.communicates(some)
-        return (self.program.in_order(self.writer, write) if communicates else write())[0]
-
-    def _element_to(
-        self, value: Output, element: Layout | None, wanted: Layout | None, why: str
-    ) -> Output:
-        """Returns what a list or an optional holds in another layout; no other sum waits for it."""
-        if isinstance(element, Sharded):
-            value = self.whole(Tensor(value, element, None), why)
-        elif element == PARTIAL:
-            summand = Tensor(value, PARTIAL, None)
-            self.sum([summand], why)
-            assert summand.whole is not None
-            value = summand.whole
-        if wanted == PARTIAL:
-            return self.first_only(value)
-        return self._sliced_in_three_axes(value, wanted) if isinstance(wanted, Sharded) else value
-
-
-def _stacked(element: Layout | None) -> Layout | None:
-    return element.at(element.axis + 1) if isinstance(element, Sharded) else element

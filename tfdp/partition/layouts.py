@@ -169,8 +169,8 @@ def _joined_optionals(a: Listed, b: Listed) -> Listed:
     for dtype, rank, layout in (*(a.kinds or ()), *(b.kinds or ())):
         before = kinds.setdefault((dtype, rank), layout)
         if before != layout:
-            is_list = isinstance(before, Listed) and isinstance(layout, Listed)
-            kinds[dtype, rank] = join(before, layout) if is_list else REPLICATED
+            joined = join(before, layout)
+            kinds[dtype, rank] = joined if joined == LOCAL or dtype == tf.variant else REPLICATED
     of_any_rank = {dtype for dtype, rank in kinds if rank is None}
     for dtype, rank in kinds:  # which of them a value is, is not known
         if dtype in of_any_rank and len({kinds[each] for each in kinds if each[0] == dtype}) > 1:

@@ -284,6 +284,4 @@ class Partitioned:
 
 def _joined(found: Sequence[Sequence[tf.Tensor]]) -> list[Any]:
     """Returns the outputs of which each is one tensor, or what the local replicas have of it."""
-    return [
-        each[0] if len(each) == 1 else regroup(tuple(each), always_wrap=True) for each in found
-    ]
+    return [each[0] if len(each) == 1 else regroup(tuple(each), always_wrap=True) for each in found]
