@@ -22,6 +22,8 @@ from tfdp.strategy.traces import Trace
 
 def programs() -> dict[str, Callable[[tf.distribute.Strategy], Any]]:
     """Returns every program by its name: a function of a strategy."""
+    # To rewrite graphs takes longer than their few steps.
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     made = partitioners_programs.programs()  # which puts the tests where Python finds them
     training: Any = importlib.import_module("partition.training")
     importlib.import_module("partition.test_programs")
