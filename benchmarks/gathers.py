@@ -91,12 +91,11 @@ def run(options: GathersOptions, console: Console | None = None) -> int:
             try:
                 found += sent_by(name, every[name])
             except Exception as error:  # others are still of use
-                failed[name] = error
+                failed[name] = f"{type(error).__name__}: {error}"
     for line in table(found, len(names) - len(failed), options.rows):
         console.print(line, markup=False, soft_wrap=True)
-    for name, error in failed.items():
-        said = f"Not run: {name}: {type(error).__name__}: {error}"
-        console.print(said, style="red", markup=False, soft_wrap=True)
+    for name, said in failed.items():
+        console.print(f"Not run: {name}: {said}", style="red", markup=False, soft_wrap=True)
     return 1 if failed else 0
 
 
