@@ -254,6 +254,11 @@ def _scatter(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     return [known_lengths(inputs[2])]
 
 
+@shapes_of("CropAndResizeGradImage")
+def _images(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
+    return [known_lengths(inputs[3])]
+
+
 @shapes_of("LinSpace")
 def _line(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     number = inputs[2].entries
