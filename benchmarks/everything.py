@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, str] = {
     "doctor": "tfdp run -n 2 -- tfdp doctor",
     "equivalence": "python -m benchmarks equivalence",
     "partitioners": "python -m benchmarks partitioners --results {folder}/partitioners.jsonl",
+    "gathers": "python -m benchmarks gathers",
     "compression": "python -m benchmarks compression",
     "compression-cost": "python -m benchmarks compression-cost",
     "synchronization": "python -m benchmarks synchronization",

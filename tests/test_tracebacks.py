@@ -63,6 +63,20 @@ def test_errors_show_no_frame_of_ours_but_the_one_that_raised(user):
         assert not [name for name in files[:-1] if name.startswith(OWN)]
 
 
+def multiplies(x):
+    if tf.reduce_sum(x) > 0:  # a branch of the graph
+        x = x @ tf.ones([7, 2])
+    return x
+
+
+def test_the_lines_that_autograph_tells_of_a_partitioned_function_are_its_own():
+    with pytest.raises(ValueError, match="in user code:") as raised:
+        harness.strategy(2).partitioned(multiplies)(tf.ones([4, 2]))
+    said = str(raised.value)
+    assert f'File "{__file__}"' in said and "x = x @ tf.ones([7, 2])" in said
+    assert OWN not in said
+
+
 def test_all_frames_are_kept_where_keras_is_told_so():
     keras.config.disable_traceback_filtering()
     try:

@@ -47,6 +47,23 @@ def made_step():
     return model, step
 
 
+def in_rounds(x):
+    """A loop, and what is compiled before and after it."""
+    scaled = tf.tanh(x) * 2.0 + tf.exp(-x) - tf.square(x)
+    total = tf.while_loop(lambda at, _: at < 2, lambda at, y: (at + 1, y @ y), (0, scaled[:2, :2]))
+    return tf.reduce_sum(tf.tanh(scaled) * tf.sqrt(tf.abs(x))) + tf.reduce_sum(total[1])
+
+
+def test_a_compiled_program_is_explained_as_one_that_is_not():
+    x = np.arange(12, dtype="float32").reshape(6, 2)
+    compiled, plain = (
+        strategy(2).partitioned(in_rounds, jit_compile=asked) for asked in (True, False)
+    )
+    assert compiled.explain(x) == plain.explain(x)
+    compiled(x)
+    assert any(map(is_compiled, functions_of(compiled).values()))
+
+
 def test_a_step_is_compiled_between_its_collectives_and_trains_as_one_device():
     x = np.arange(20, dtype="float32").reshape(5, 4) / 10
     y = x.sum(axis=1, keepdims=True)

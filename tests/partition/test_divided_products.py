@@ -14,7 +14,10 @@ from tfdp.partition.report import AFTER, PRODUCTS, WHOLE
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 # What has products that every replica computes alike of the whole batch, with the reason.
-UNDIVIDED = {"ops.correlate": "the batch is the signal, of which each result needs all"}
+UNDIVIDED = {
+    "ops.correlate": "the batch is the signal, of which each result needs all",
+    "ops.inner": "its branches give results of two ranks, and no cut holds both",
+}
 
 # Layers that give something whole whose length the trace does not know.
 WHOLE_RESULTS = {

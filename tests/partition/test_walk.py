@@ -54,6 +54,16 @@ def test_it_is_recorded_with_its_line_and_what_is_gathered(unknown):
     assert (found.gathered, found.reason) == (1, "it has no rule")
 
 
+@pytest.mark.parametrize("reduce", [tf.reduce_max, tf.reduce_prod])
+def test_what_was_gathered_is_not_sent_again_to_be_reduced_over_the_batch(reduce, unknown):
+    def function(x):
+        pairs = tf.tanh(x @ tf.transpose(x))
+        return tf.reduce_sum(x * reduce(pairs, 0)[:, tf.newaxis])
+
+    report = check(function, rows(7), whole=["Tanh"])
+    assert [each.operation for each in report.exchanged] == ["MatMul", "Tanh", ""]
+
+
 def test_sums_that_are_ready_together_travel_together():
     def function(x):
         means = [tf.reduce_mean(x * factor, 0) for factor in (1.0, 2.0, 3.0)]

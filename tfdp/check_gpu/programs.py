@@ -36,7 +36,7 @@ def cnn() -> keras.Model:
         [
             keras.Input([8, 8, 3]),
             layers.Conv2D(8, 3, padding="same"),
-            layers.BatchNormalization(synchronized=True),
+            layers.BatchNormalization(),
             layers.Activation("gelu"),
             layers.Conv2D(8, 3, strides=2, activation="gelu"),
             layers.GlobalAveragePooling2D(),

@@ -15,6 +15,7 @@ from tfdp.partition.layouts import (
     Listed,
     Sharded,
 )
+from tfdp.partition.list_conversions import list_to
 from tfdp.partition.program import Place, Program
 from tfdp.partition.report import Content
 from tfdp.partition.sizes import SizeLike
@@ -253,7 +254,7 @@ class Conversions:
         count = self._times(place.rows, layout.inner)
         return write.slice_axis(whole, rank, axis, begin, count)
 
-    def _sliced_in_three_axes(self, whole: Output, layout: Sharded) -> Output:
+    def sliced_in_three_axes(self, whole: Output, layout: Sharded) -> Output:
         """Returns the replica's entries of a whole tensor whose rank the step alone may know."""
         merged, before, after = self._in_three_axes(whole, layout.axis, self.size(layout.length))
         tensor = Tensor(merged, REPLICATED, [None, layout.length, None])
@@ -314,45 +315,5 @@ class Conversions:
         if layout == LOCAL:
             return tensor.local if tensor.sharded is None else self.whole(tensor, why)
         if isinstance(layout, Listed):
-            return self._list_to(tensor, layout, why)
+            return list_to(self, tensor, layout, why)
         return self.whole(tensor, why)
-
-    def _list_to(self, tensor: Tensor, layout: Listed, why: str) -> Output:
-        """Returns a list in another layout of elements: stacked, they are made to have it.
-
-        Raises:
-          ValueError: Its elements are lists, or each replica's own.
-        """
-        own, wanted = tensor.layout, layout.element
-        if not isinstance(own, Listed):
-            raise ValueError(f"a {own} tensor cannot become a {layout}")
-        stays = wanted == LOCAL and not isinstance(own.element, Sharded)
-        if stays or own.element in (None, wanted):
-            return tensor.local
-        if own.element == LOCAL or own.dtype == tf.variant:
-            raise ValueError(f"a {own} cannot become a {layout}")
-        attrs = {"element_dtype": own.dtype}
-        (stacked,) = self.writer.node(
-            "TensorListStack", [tensor.local, self.write.constant(-1)], num_elements=-1, **attrs
-        )
-        found = self._whole_of_stacked(stacked, own.element, why)
-        if wanted == PARTIAL:
-            found = self.first_only(found)
-        elif isinstance(wanted, Sharded):
-            found = self._sliced_in_three_axes(found, wanted.at(wanted.axis + 1))
-        shape = self.write.slice(self.write.shape(found), [1], [-1])
-        (made,) = self.writer.node(
-            "TensorListFromTensor", [found, shape], shape_type=tf.int32, **attrs
-        )
-        return made
-
-    def _whole_of_stacked(self, stacked: Output, element: Layout | None, why: str) -> Output:
-        """Returns the whole of elements that are stacked; no other operation waits for it."""
-        if isinstance(element, Sharded):
-            return self.whole(Tensor(stacked, element.at(element.axis + 1), None), why)
-        if element == PARTIAL:
-            summand = Tensor(stacked, PARTIAL, None)
-            self.sum([summand], why)
-            assert summand.whole is not None
-            return summand.whole
-        return stacked

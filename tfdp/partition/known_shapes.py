@@ -254,6 +254,11 @@ def _scatter(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     return [known_lengths(inputs[2])]
 
 
+@shapes_of("CropAndResizeGradImage")
+def _images(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
+    return [known_lengths(inputs[3])]
+
+
 @shapes_of("LinSpace")
 def _line(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     number = inputs[2].entries
@@ -354,3 +359,16 @@ def _batch_matmul(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     rows = a.dim(a.rank - 1 if op.attr("adj_x") else a.rank - 2)
     columns = b.dim(b.rank - 2 if op.attr("adj_y") else b.rank - 1)
     return [[*sizes, rows, columns]]
+
+
+@shapes_of("MatrixDiag", "MatrixDiagV2", "MatrixDiagV3")
+def _diagonal(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
+    """Returns the sizes of square matrices of which all but the main diagonal is padding."""
+    tensor, *others = inputs
+    if tensor.rank is None:
+        return None
+    for number, standard in zip(others, (0, -1, -1), strict=False):
+        value = number.constant()
+        if value is None or value.size != 1 or value.item() != standard:
+            return None
+    return [[*tensor.dims(), tensor.dim(tensor.rank - 1)]]

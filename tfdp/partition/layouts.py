@@ -81,17 +81,42 @@ class Local:
 
 @dataclasses.dataclass(frozen=True)
 class Listed:
-    """A tensor list.
+    """A tensor list, or an optional.
 
     Attributes:
-      element: The layout of its elements; None while none was set.
+      element: The layout of its elements; None while none was set, and of optionals.
       dtype: The dtype of its elements.
+      kinds: What an optional may have, by dtype and rank: branches leave what they have made for
+        their gradients in the same optionals, whatever it is. None: it is a list.
     """
 
     element: Replicated | Sharded | Partial | Local | Listed | None
     dtype: tf.DType
+    kinds: tuple[tuple[tf.DType, int | None, Layout], ...] | None = None
+
+    def value(self, dtype: tf.DType, rank: int | None) -> Layout | None:
+        """Returns the layout of an optional's value of a dtype and rank; None: it has none such.
+
+        Raises:
+          ValueError: It may have several.
+        """
+        found = {
+            each
+            for kind, own, each in self.kinds or ()
+            if kind == dtype and (own == rank or None in (own, rank))
+        }
+        if len(found) > 1:
+            raise ValueError("what an optional has is cut in ways that differ")
+        return next(iter(found), None)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is known to have been put into it."""
+        return not self.kinds and self.element is None
 
     def __repr__(self) -> str:
+        if self.kinds is not None:
+            return f"optional of {' or '.join(repr(each) for *_, each in self.kinds) or 'nothing'}"
         return f"list of {self.element or 'nothing yet'}"
 
 
@@ -121,8 +146,11 @@ def join(a: Layout, b: Layout) -> Layout:
     if a == b:
         return a
     if isinstance(a, Listed) and isinstance(b, Listed):
-        element = b.element if a.element is None else _joined_elements(a.element, b.element)
-        return Listed(element, a.dtype)
+        if a.kinds is not None:
+            return _joined_optionals(a, b)
+        if a.element is None or b.element is None:
+            return b if a.element is None else a
+        return dataclasses.replace(a, element=join(a.element, b.element))
     if a == REPLICATED and not isinstance(b, Listed):
         return b
     if b == REPLICATED and not isinstance(a, Listed):
@@ -132,5 +160,19 @@ def join(a: Layout, b: Layout) -> Layout:
     return REPLICATED
 
 
-def _joined_elements(a: Layout, b: Layout | None) -> Layout:
-    return a if b is None else join(a, b)
+def _joined_optionals(a: Listed, b: Listed) -> Listed:
+    """Returns an optional that may have what either has; what differs is whole.
+
+    A part and a whole may be of sizes that differ.
+    """
+    kinds: dict[tuple[tf.DType, int | None], Layout] = {}
+    for dtype, rank, layout in (*(a.kinds or ()), *(b.kinds or ())):
+        before = kinds.setdefault((dtype, rank), layout)
+        if before != layout:
+            joined = join(before, layout)
+            kinds[dtype, rank] = joined if joined == LOCAL or dtype == tf.variant else REPLICATED
+    of_any_rank = {dtype for dtype, rank in kinds if rank is None}
+    for dtype, rank in kinds:  # which of them a value is, is not known
+        if dtype in of_any_rank and len({kinds[each] for each in kinds if each[0] == dtype}) > 1:
+            kinds[dtype, rank] = REPLICATED
+    return dataclasses.replace(a, kinds=tuple((*kind, each) for kind, each in kinds.items()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,6 +19,10 @@ from tfdp.partition.sizes import Batch, FixedCut, Size, SizeLike, Symbol
 from tfdp.partition.source import SourceOp
 from tfdp.partition.tensors import Dimension, Tensor, size_bytes, static
 from tfdp.partition.writing import Output, Writer, unique_name
+
+
+class NeedlessError(Exception):
+    """A collective was asked for where nothing need be sent."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +98,7 @@ class Program:
         self.externals: list[tuple[Output, Sequence[tf.Tensor]]] = []
         self.functions: list[FunctionDef] = []
         self.collectives: dict[str, Collective] = {}
+        self._sends_nothing = False
         self.report = Report(communicator.num_replicas)
         self.cuts: dict[tuple[Batch, SizeLike], Sharded] = {}
         self.entries: set[Batch] = set()
@@ -275,7 +281,12 @@ class Program:
           why: What it needed it for, in words.
           contents: What is known of the tensors that travel; (): the names and dtypes of `inputs`.
           makes_whole: Whether it gives a tensor whole of which each replica has its examples.
+
+        Raises:
+          NeedlessError: What it gives has been made without it, see `sending_nothing`.
         """
+        if self._sends_nothing:
+            raise NeedlessError
         name = f"tfdp_collective_{len(self.collectives)}"
         self.collectives[name] = collective
         captures = [self.external(tensors) for tensors in zip(*collective.captured, strict=True)]
@@ -329,6 +340,15 @@ class Program:
         writer.control = before
         self._last[writer] = f"^{writer.written[-1]}"
         return outputs
+
+    @contextlib.contextmanager
+    def sending_nothing(self) -> Iterator[None]:
+        """Has collectives that are asked for inside raise `NeedlessError`."""
+        self._sends_nothing = True
+        try:
+            yield
+        finally:
+            self._sends_nothing = False
 
     def mark(self) -> tuple[int, ...]:
         """Returns a place to go back to: a loop's body is written until its layouts are found."""

@@ -6,6 +6,7 @@ replica computes it. In which order operations are written: see `schedule`.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -15,7 +16,7 @@ from tfdp.partition import cutting_again, known_values, moments, row_names
 from tfdp.partition.cut_variables import CutVariables
 from tfdp.partition.flattening import Flattened, Task
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Listed, Sharded
-from tfdp.partition.program import Program
+from tfdp.partition.program import NeedlessError, Program
 from tfdp.partition.report import AFTER, EVERYWHERE, SHARE, WHOLE, Computed, Whole
 from tfdp.partition.rules import one_order
 from tfdp.partition.rules.effects import is_effect, on_first
@@ -186,13 +187,16 @@ class Walk:
     def _of_wholes(self, step: Step, wholes: Step) -> Sequence[Tensor]:
         """Writes an operation on what is cut again: on the wholes, and on the parts if it has rows.
 
-        What nothing uses of both costs nothing.
+        What nothing uses of both costs nothing. Where the parts would meet, as in a maximum over
+        the batch, the whole is cut once more.
         """
         found = list(self._as_it_is(wholes))
         step.moments = None  # the whole has them, and nothing is sent for them
         rule = RULES.get(step.op.type)
-        cuts = [cutting_again.cut_of(self.program, self.writer, each.shape) for each in found]
-        parts = rule.write(step) if rule is not None and any(cuts) else None
+        parts: Results = None
+        if rule is not None:
+            with contextlib.suppress(NeedlessError), self.program.sending_nothing():
+                parts = rule.write(step)
         step.is_after = True
         for at, tensor in enumerate(parts or ()):
             if tensor.sharded is not None:
@@ -277,5 +281,6 @@ def _place(step: Step, inputs: Sequence[Tensor], task: Task) -> str:
 
 def _is_everywhere(layout: Layout) -> bool:
     if isinstance(layout, Listed):
-        return layout.element is None or _is_everywhere(layout.element)
+        elements = [layout.element] if layout.kinds is None else [each for *_, each in layout.kinds]
+        return all(each is None or _is_everywhere(each) for each in elements)
     return layout == REPLICATED

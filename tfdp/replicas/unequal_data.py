@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import urllib.parse
 from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
@@ -17,6 +18,9 @@ UNEQUAL = "Every rank must have the same batches; number of examples in this one
 DIFFERENT = (
     "Every rank must have the same batches (no `shard`, one seed); fingerprints, by rank, of"
 )
+
+# Other characters, of a key in a batch, are quoted there: they could end a name, or are escaped.
+_AS_THEY_ARE = " ,[]`"
 
 # What is compared besides tensors: the program that a function became, by its Python values too.
 PROGRAM = "the function, as it was traced"
@@ -32,7 +36,8 @@ def checks(by_rank: tf.Tensor, names: Sequence[str]) -> list[tf.Operation]:
       by_rank: The numbers, a row for each rank.
       names: What they are of.
     """
-    said = [f"{DIFFERENT} {'; '.join(names)}:", by_rank]
+    named = "; ".join(urllib.parse.quote(name, _AS_THEY_ARE) for name in names)
+    said = [f"{DIFFERENT} {named}:", by_rank]
     condition = tf.reduce_all(by_rank == by_rank[:1])
     # In a graph `tf.debugging.Assert` puts a conditional around it, which each step runs.
     check = tf.raw_ops.Assert(condition=condition, data=said, summarize=-1)
@@ -46,7 +51,11 @@ def found_in(error: Exception) -> tuple[str, list[int]] | None:
         return None
     rows = [list(map(int, row.split())) for row in re.findall(r"[-\d ]+", found[2])]
     columns = zip(found[1].split("; "), zip(*rows, strict=True), strict=True)
-    return next((name, list(numbers)) for name, numbers in columns if len({*numbers}) > 1)
+    return next(
+        (urllib.parse.unquote(name), list(numbers))
+        for name, numbers in columns
+        if len({*numbers}) > 1
+    )
 
 
 @contextlib.contextmanager

@@ -9,7 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.replicas import fingerprints
-from tfdp.strategy._tensorflow import DistributedValues
+from tfdp.strategy._tensorflow import DistributedValues, tf_convert
+from tfdp.strategy._tensorflow_programs import ControlStatusCtx, Status
 from tfdp.strategy.argument_cuts import Cut, Irregular
 from tfdp.strategy.lengths import Lengths
 
@@ -115,16 +116,20 @@ class Arguments:
         return found
 
     def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns the function of the tensors among the arguments."""
-        structure, fixed = self._structure, self._fixed
+        """Returns the function of the tensors among the arguments, which AutoGraph converts.
 
+        An error's text shows the lines of what is converted: none of this module's.
+        """
+        structure, fixed = self._structure, self._fixed
+        converted = tf_convert(function, ControlStatusCtx(Status.ENABLED))
+
+        @tf.autograph.experimental.do_not_convert
         def of_tensors(*tensors: tf.Tensor) -> Any:
             given = iter(tensors)
             flat = [next(given) if value is _TENSOR else value for value in fixed]
             args, kwargs = tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
-            return function(*args, **kwargs)
+            return converted(*args, **kwargs)
 
-        # AutoGraph would look for the source of a lambda.
         of_tensors.__name__ = getattr(function, "__name__", "function").strip("<>")
         return of_tensors
 

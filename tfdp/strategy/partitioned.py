@@ -6,7 +6,7 @@ import contextlib
 import functools
 import random
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from tfdp.strategy._tensorflow_programs import (
 from tfdp.strategy.arguments import Arguments, Shares
 from tfdp.strategy.lengths import Lengths
 from tfdp.strategy.outside_tapes import without_gradient
+from tfdp.strategy.plain_arguments import plain
 from tfdp.strategy.program_calls import ProgramCalls
 from tfdp.strategy.program_options import ProgramOptions
 from tfdp.strategy.traces import Trace
@@ -61,6 +62,8 @@ class Partitioned:
         self._options = options
         self._traces: dict[Any, list[Trace]] = {}
         self._asks_for_sizes: set[Any] = set()
+        # By what arguments are, those of calls that need no look at them again.
+        self._known: dict[Hashable, tuple[Trace, ProgramCalls]] = {}
         self._methods: weakref.WeakKeyDictionary[Any, Partitioned] = weakref.WeakKeyDictionary()
         self._latest: ProgramCalls | None = None
         self._latest_trace: Trace | None = None
@@ -89,16 +92,28 @@ class Partitioned:
         """Runs the function on the whole batch, as its replicas' programs do together."""
         if one_device.is_traced():
             return self.python_function(*args, **kwargs)  # part of the program around it
-        arguments = Arguments(args, kwargs)
         if tf.executing_eagerly():
             # In a cluster what ended a collective is told by the rank that it began on.
             processes = self._strategy.extended.processes
             with processes.explained(), unequal_data.explained(self._strategy):
                 try:
-                    return self._called(self._trace(arguments), arguments)
+                    return self._called_eagerly(args, kwargs)
                 except tf.errors.OpError as error:
                     raise self.naming_lines(error) from None
+        arguments = Arguments(args, kwargs)
         return self._called(self._trace(arguments), arguments)
+
+    def _called_eagerly(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        given = plain(args, kwargs)
+        if given is not None and given.key in self._known and not could_possibly_record():
+            trace, calls = self._latest_trace, self._latest = self._known[given.key]
+            return trace.packed(_joined(calls.run(*([each] for each in given.tensors))))
+        arguments = Arguments(args, kwargs)
+        trace = self._trace(arguments)
+        outputs = self._called(trace, arguments)
+        if given is not None and self._latest is not None:
+            self._known[given.key] = trace, self._latest
+        return outputs
 
     def _called(self, trace: Trace, arguments: Arguments, shares: Shares | None = None) -> Any:
         self._latest_trace = trace
@@ -109,10 +124,7 @@ class Partitioned:
             outputs = without_gradient(inputs, outputs)
         else:
             outputs = self._run(trace, arguments, shares)
-        structure, given = trace.source.structured_outputs, iter(outputs)
-        leaves = tf.nest.flatten(structure, expand_composites=True)
-        flat = [next(given) if tf.is_tensor(leaf) else leaf for leaf in leaves]
-        return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+        return trace.packed(outputs)
 
     @tf.autograph.experimental.do_not_convert
     def on_shares(self, cut: Cut) -> Any:
@@ -269,12 +281,15 @@ class Partitioned:
                 lambda: calls.run(*arguments.parts),
                 lambda: whole.run(*arguments.parts),
             )
-        return [
-            each[0] if len(each) == 1 else regroup(tuple(each), always_wrap=True) for each in found
-        ]
+        return _joined(found)
 
     @property
     def report(self) -> Report:
         """The record of what the latest call's program exchanges."""
         assert self._latest is not None, "it was not called yet"
         return self._latest.program.report
+
+
+def _joined(found: Sequence[Sequence[tf.Tensor]]) -> list[Any]:
+    """Returns the outputs of which each is one tensor, or what the local replicas have of it."""
+    return [each[0] if len(each) == 1 else regroup(tuple(each), always_wrap=True) for each in found]

@@ -49,6 +49,7 @@ class ProgramCalls:
 
     Attributes:
       program: The program of a replica.
+      explained: The same before XLA compiled parts of it, in which operations would not be found.
     """
 
     @unwatched()
@@ -104,6 +105,7 @@ class ProgramCalls:
         self._number = support.agree_on(sequences, self.program, said)
         if support.first_rank == 0:
             whole_operations.tell(self.program)
+        self.explained = self.program
         if options.recorder is not None:
             self.program = recorded(self.program, options.recorder, source, support)
         if options.jit_compile:
@@ -169,7 +171,7 @@ class ProgramCalls:
             for layout, shape in zip(self._layouts, shapes, strict=False)
             if isinstance(layout, Sharded) and shape[0] is not None
         }
-        return explain(self.program, lengths)
+        return explain(self.explained, lengths)
 
     def _run(self, inlined: bool, *arguments: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
         self._support.count_step()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -84,6 +85,19 @@ class Trace:
             self._options,
             self._names,
         )
+
+    def packed(self, outputs: Sequence[Any]) -> Any:
+        """Returns what the function returns, given its tensors, in order."""
+        structure, leaves = self._returned
+        given = iter(outputs)
+        flat = [next(given) if is_tensor else leaf for leaf, is_tensor in leaves]
+        return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+
+    @functools.cached_property
+    def _returned(self) -> tuple[Any, Sequence[tuple[Any, bool]]]:
+        structure = self.source.structured_outputs
+        leaves = tf.nest.flatten(structure, expand_composites=True)
+        return structure, [(leaf, tf.is_tensor(leaf)) for leaf in leaves]
 
     @property
     def num_replicas(self) -> int:

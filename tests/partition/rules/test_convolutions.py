@@ -285,6 +285,19 @@ def test_boxes_are_cut_out_of_the_images_that_they_name(length, replicas, layout
     assert layouts["CropAndResize"] == {"sharded(axis 0 by batch_0)"}
 
 
+def test_a_gradient_of_images_that_was_computed_whole_is_added_to_others_by_rows():
+    def function(x, boxes):
+        def loss(x, boxes):
+            names = tf.range(tf.shape(x)[0])
+            cut = tf.image.crop_and_resize(x, boxes, names, [2, 3])
+            return tf.reduce_sum(cut, [1, 2]) + tf.reduce_sum(x * x, [1, 2])
+
+        return gradients(loss, x, boxes)
+
+    report = check(function, numbers(7, 4, 6, 3), numbers(7, 4) / 2, whole=None)
+    assert not {each.operation for each in report.exchanged} & {"AddN", "Add", "AddV2"}
+
+
 @in_shares
 def test_images_in_more_dimensions_are_convolved_as_rows(length, replicas):
     def function(x):

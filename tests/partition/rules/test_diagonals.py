@@ -72,3 +72,15 @@ def test_any_matrices_are_those_of_one_device_wherever_the_batch_is(case):
 
     own = ["Cumsum", "MatrixSetDiagV3"] if case.axis == 0 else None  # else it is the matrices' own
     case.check(function, exact=True, whole=own)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_of_pairs_of_examples_without_those_of_one_with_itself_nothing_is_gathered(times):
+    def loss(x):
+        z = tf.concat([x[:, 0, 0]] * times, 0)
+        pairs = z @ tf.transpose(z) - 1e9 * tf.eye(times * tf.shape(x)[0])
+        return tf.reduce_mean(tf.nn.softmax(pairs) * pairs)
+
+    report = check(loss, UNEVEN, whole={"MatrixDiagV3"})
+    gathered = [each.operation for each in report.exchanged if each.kind == "gather"]
+    assert gathered == ["MatMul"]  # whose other operand is all rows

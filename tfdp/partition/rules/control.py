@@ -231,7 +231,7 @@ class _Carried(LoopVariable):
     def joined(self, step: Step, after: Tensor) -> _Carried:
         """Returns what is known where a round may have given another tensor."""
         own = self.tensor(after.local)
-        empty = isinstance(self.layout, Listed) and self.layout.element is None
+        empty = isinstance(self.layout, Listed) and self.layout.is_empty
         entries = after.entries if empty else _common_entries(step, [own, after])
         if self.entries is None and not empty:
             entries = None
@@ -311,6 +311,10 @@ def _joined(tensors: Sequence[Tensor]) -> Layout:
     return layout
 
 
+def _is_empty(tensor: Tensor) -> bool:
+    return isinstance(tensor.layout, Listed) and tensor.layout.is_empty
+
+
 def _is_same(a: Any, b: Any) -> bool:
     return a is not None and a == b
 
@@ -330,7 +334,11 @@ def _common_shape(step: Step, tensors: Sequence[Tensor]) -> list[Any] | None:
 
 
 def _common_entries(step: Step, tensors: Sequence[Tensor]) -> np.ndarray | None:
-    """Returns the value that all of some tensors have, if the function around can compute it."""
+    """Returns the value that all of some tensors have, if the function around can compute it.
+
+    Of lists and optionals it is that of their elements, if they have any.
+    """
+    tensors = [each for each in tensors if not _is_empty(each)] or tensors
     first = tensors[0].entries
     for tensor in tensors:
         own = tensor.entries

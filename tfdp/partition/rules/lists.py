@@ -99,7 +99,7 @@ def set_item(step: Step) -> Results:
     step.require_sums(place)
     assert isinstance(handle.layout, Listed)
     before = handle.layout.element
-    if before is None:
+    if before is None or _begins_anew(step, handle, item):
         element, own, local = item.layout, handle.local, item.local
     else:
         element, own, local = _made_to_fit(step, handle, item, before)
@@ -203,6 +203,15 @@ def _made_to_fit(
     assert before is not None
     own = step.to(handle, _list_of(step, before), "an element of another cut is put into a list")
     return before, own, step.to(tensor, wanted)
+
+
+def _begins_anew(step: Step, handle: Tensor, item: Tensor) -> bool:
+    """Returns whether optionals are what a round of a loop puts first into a list.
+
+    The loop's body is written again until a list begins as it ends.
+    """
+    is_optional = isinstance(item.layout, Listed) and item.layout.kinds is not None
+    return is_optional and bool(handle.variables) and handle.local in step.writer.arguments
 
 
 def _stacked(element: Layout) -> Layout:

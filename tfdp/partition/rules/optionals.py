@@ -1,0 +1,43 @@
+"""Optionals, in which branches leave for their gradients what only one of them has made."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tfdp.partition.layouts import REPLICATED, Listed
+from tfdp.partition.rules.registry import Results, Step, rule
+
+
+@rule("OptionalNone", always=True)
+def none(step: Step) -> Results:
+    """Gives an optional of nothing. Sends nothing."""
+    return step.results(step.emit([]), Listed(None, tf.variant, kinds=()))
+
+
+@rule("OptionalFromValue", always=True)
+def from_value(step: Step) -> Results:
+    """Gives an optional of a tensor in its layout. Sends nothing; several tensors are whole."""
+    if len(step.inputs) != 1:
+        return None
+    (value,) = step.inputs
+    kind = value.dtype, step.op.inputs[0].shape.rank, value.layout
+    layout = Listed(None, tf.variant, kinds=(kind,))
+    return step.results(step.emit([value]), layout, entries=[value.entries])
+
+
+@rule("OptionalGetValue")
+def get_value(step: Step) -> Results:
+    """Gives the tensor in its layout. Sends nothing."""
+    (optional,) = step.inputs
+    first, *others = step.op.outputs
+    if not isinstance(optional.layout, Listed) or others:
+        return None
+    layout = optional.layout.value(first.dtype, first.shape.rank) or REPLICATED
+    outputs = step.emit([optional], output_shapes=[tf.TensorShape(None)])  # of the replica's part
+    return step.results(outputs, layout, entries=[optional.entries])
+
+
+@rule("OptionalHasValue")
+def has_value(step: Step) -> Results:
+    """Gives what each replica's optional says. Sends nothing."""
+    return step.results(step.emit(step.inputs), REPLICATED)
