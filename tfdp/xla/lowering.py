@@ -14,6 +14,7 @@ from tfdp import keras_adapter
 from tfdp.strategy import tracing
 from tfdp.xla import refusals
 from tfdp.xla._jax import hlo_text, ir, jax, make_ir_context, stablehlo_text
+from tfdp.xla.loops import without_copies_of_invariants
 from tfdp.xla.scatters import with_small_indices
 
 
@@ -71,7 +72,7 @@ def lowered(
             serialized = traced.experimental_get_compiler_ir(*specs)(stage="hlo_serialized")
     text = hlo_text(serialized)
     refusals.check_lowered(text, source.graph)
-    module = with_small_indices(stablehlo_text(serialized))
+    module = without_copies_of_invariants(with_small_indices(stablehlo_text(serialized)))
     parameters, results, aliases = _signature(module)
     outputs = [leaf for leaf in source.outputs if leaf is not None]
     given = [*specs, *source.captured_inputs]
