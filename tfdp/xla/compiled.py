@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
     from tfdp.xla.strategy import XLAStrategy
 
 
-class OwnRows(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class OwnRows:
     """The rows of a batch that this process has, by the rule of `tfdp.shares`.
+
+    What a batch is made of is asked for as of the batch: `x, y = rows`, `rows["x"]`.
 
     Attributes:
       data: A nest of tensors.
@@ -33,6 +37,14 @@ class OwnRows(NamedTuple):
 
     data: Any
     size: int
+
+    def __iter__(self) -> Iterator[OwnRows]:
+        if not isinstance(self.data, (tuple, list)):
+            raise TypeError(f"A batch must be a tuple to be taken apart, but is {self.data!r}.")
+        return iter([OwnRows(each, self.size) for each in self.data])
+
+    def __getitem__(self, name: Any) -> OwnRows:
+        return OwnRows(self.data[name], self.size)
 
 
 class Compiled:
@@ -98,7 +110,7 @@ class Compiled:
         self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]
     ) -> tuple[Any, Any]:
         rows = [_rows_of(*call) for call in calls]
-        every = [_arguments(*own) for _, own in rows]
+        every = [arguments_of(*own) for _, own in rows]
         whole, _ = rows[0]
         self._latest, structure = self._program(every[0], len(every), whole)
         given = [[parts[0] for parts in each.parts] for each in every]
@@ -128,7 +140,7 @@ class Compiled:
     def run_ahead(self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]) -> Facts:
         """Compiles what `run` would run, and returns what that has shown."""
         with tf.Graph().as_default():  # whose placeholders have shapes, and no values
-            arguments = _arguments(*tf.nest.map_structure(_placeholder, tuple(calls[0])))
+            arguments = arguments_of(*tf.nest.map_structure(_placeholder, tuple(calls[0])))
         self._latest, _ = self._program(arguments, len(calls))
         return self._latest.facts
 
@@ -184,7 +196,12 @@ def _tensors(*given: Any) -> list[tf.Tensor]:
     return [leaf for leaf in tf.nest.flatten(given) if tf.is_tensor(leaf)]
 
 
-def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+def arguments_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+    """Returns the arguments of a call.
+
+    Raises:
+      TypeError: There are strings, resources, or tensors that are not dense.
+    """
     for leaf in tf.nest.flatten((args, kwargs)):
         if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor, tf.TypeSpec)) or _is_of_host(leaf):
             spec = leaf if isinstance(leaf, tf.TypeSpec) else tf.type_spec_from_value(leaf)
@@ -237,9 +254,19 @@ def _placeholder(leaf: Any) -> Any:
 
 def _rows_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Returns the whole batch's length, None if the arguments are whole, and the arguments."""
-    if args and isinstance(args[0], OwnRows):
-        return args[0].size, ((args[0].data,), kwargs)
-    return None, (args, kwargs)
+    leaves = tf.nest.flatten((args, kwargs))
+    sizes = {leaf.size for leaf in leaves if isinstance(leaf, OwnRows)}
+    if not sizes:
+        return None, (args, kwargs)
+    if len(sizes) > 1 or any(len(getattr(leaf, "shape", ())) for leaf in leaves):
+        raise TypeError(
+            "Of the batches that a step is given, a process must have its rows of all or none, and "
+            "of one length, but a batch of a `tfdp.data.pipeline` was given with another tensor. "
+            "Make it a part of the pipeline's elements."
+        )
+    return sizes.pop(), tf.nest.map_structure(
+        lambda leaf: leaf.data if isinstance(leaf, OwnRows) else leaf, (args, kwargs)
+    )
 
 
 def _of_whole(spec: tf.TensorSpec, size: int | None) -> tf.TensorSpec:
