@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp import keras_adapter
+from tfdp import keras_adapter, tracebacks
 from tfdp.cluster import run_status
 from tfdp.data.feed import AbstractFeed
 from tfdp.errors import ScopeError
@@ -98,6 +98,7 @@ class XLAStrategy(tf.distribute.OneDeviceStrategy):
         return 1 if one_device.is_traced() else self.extended.layouts.num_devices
 
     @tf.autograph.experimental.do_not_convert
+    @tracebacks.filtered
     def run(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
         """Runs `fn` on all devices together, as one device given the whole batch runs it.
 
