@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,27 +24,22 @@ if TYPE_CHECKING:
     from tfdp.xla.strategy import XLAStrategy
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class OwnRows:
-    """The rows of a batch that this process has, by the rule of `tfdp.shares`.
-
-    What a batch is made of is asked for as of the batch: `x, y = rows`, `rows["x"]`.
+    """The rows of a batch's tensor that this process has, by the rule of `tfdp.shares`.
 
     Attributes:
-      data: A nest of tensors.
-      size: The number of rows of the whole batch.
+      data: The rows.
+      size: The number of rows of the whole tensor.
     """
 
-    data: Any
+    data: tf.Tensor
     size: int
 
-    def __iter__(self) -> Iterator[OwnRows]:
-        if not isinstance(self.data, (tuple, list)):
-            raise TypeError(f"A batch must be a tuple to be taken apart, but is {self.data!r}.")
-        return iter([OwnRows(each, self.size) for each in self.data])
-
-    def __getitem__(self, name: Any) -> OwnRows:
-        return OwnRows(self.data[name], self.size)
+    @property
+    def shape(self) -> tf.TensorShape:
+        """The shape of the rows."""
+        return self.data.shape
 
 
 class Compiled:
@@ -258,11 +253,12 @@ def _rows_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     sizes = {leaf.size for leaf in leaves if isinstance(leaf, OwnRows)}
     if not sizes:
         return None, (args, kwargs)
-    if len(sizes) > 1 or any(len(getattr(leaf, "shape", ())) for leaf in leaves):
+    whole = [leaf for leaf in leaves if not isinstance(leaf, OwnRows)]
+    if len(sizes) > 1 or any(len(getattr(leaf, "shape", ())) for leaf in whole):
         raise TypeError(
-            "Of the batches that a step is given, a process must have its rows of all or none, and "
-            "of one length, but a batch of a `tfdp.data.pipeline` was given with another tensor. "
-            "Make it a part of the pipeline's elements."
+            "A step that is given a batch of a `tfdp.data.pipeline`, of which each process has its "
+            "own rows, must be given no other tensor with rows, but was. Make it a part of the "
+            "pipeline's elements."
         )
     return sizes.pop(), tf.nest.map_structure(
         lambda leaf: leaf.data if isinstance(leaf, OwnRows) else leaf, (args, kwargs)

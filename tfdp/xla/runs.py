@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tfdp.xla import graph_runs
-from tfdp.xla.compiled import Compiled, OwnRows
+from tfdp.xla.compiled import Compiled
 
 if TYPE_CHECKING:
     from tfdp.xla.strategy import XLAStrategy
@@ -45,7 +45,7 @@ class Runs:
         Raises:
           ValueError: `args` is no tuple or list, or `kwargs` no dict.
         """
-        if not isinstance(args, (tuple, list, OwnRows)) or not isinstance(kwargs or {}, Mapping):
+        if not isinstance(args, (tuple, list)) or not isinstance(kwargs or {}, Mapping):
             raise ValueError(
                 "`strategy.run` must be given a tuple of arguments and a dict of those by name, "
                 f"but received args={args!r}, kwargs={kwargs!r}. Use args=(batch,)."
