@@ -111,7 +111,7 @@ def _of_all(
         found = tf.raw_ops.StatefulPartitionedCall(args=[*own, *captured], Tout=dtypes, f=source)
         return list(found) if dtypes else []
 
-    call.__name__ = name
+    call.__name__ = name.strip("<>")  # AutoGraph would look for the source of a lambda
     return call
 
 
