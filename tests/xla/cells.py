@@ -366,7 +366,7 @@ def steps_in_a_graph(strategy):
 
 @cell
 def epochs_in_a_graph(strategy):
-    """An epoch in a `tf.function`, with a short last batch; optimizer and layers are built in it."""
+    """An epoch in a `tf.function`, with a short last batch; layers are built in it."""
     with strategy.scope():
         model = keras.Sequential([layers.Dense(5), layers.BatchNormalization(), layers.Dense(1)])
         optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
@@ -380,7 +380,7 @@ def epochs_in_a_graph(strategy):
     def epoch(data):
         losses = 0.0
         for x, y in data:
-            losses += strategy.run(lambda: step(x, y))  # of tensors of the graph around it
+            losses += strategy.run(lambda: step(x, y))  # noqa: B023 - tensors of the graph
         return losses
 
     return model, [epoch(batches(strategy, 25, X, Y)) for _ in range(2)]
@@ -402,4 +402,4 @@ def adversaries(strategy):
         losses = strategy.run(first_step, args=(x,)), strategy.run(second_step, args=(x,))
         return tf.cond(losses[0] > 1.0, lambda: strategy.run(second_step, (x,)), lambda: losses[1])
 
-    return one, two, [train(x) for x, in batches(strategy, 30, X) for _ in range(3)]
+    return one, two, [train(x) for (x,) in batches(strategy, 30, X) for _ in range(3)]

@@ -35,7 +35,7 @@ class Step:
 def test_a_method_an_object_and_a_function_are_compiled_once(strategy, caplog):
     one, other = Step(), Step(3.0)
     by_tensorflow = Step(5.0)
-    function = tf.function(by_tensorflow.step)
+    function = tf.function(lambda x: by_tensorflow.step(x))
     for _ in range(3):
         assert float(strategy.run(one.step, args=(X,))) == 10
         assert float(strategy.run(one, args=(X,))) == 10
@@ -44,6 +44,7 @@ def test_a_method_an_object_and_a_function_are_compiled_once(strategy, caplog):
     assert by_tensorflow.traces == 1
     assert not caplog.records
     assert float(strategy.run(other.step, args=(X,))) == 30
+    assert "another object by the name of self" in caplog.text
 
 
 def test_lambdas_of_a_loop_are_one_function_where_they_refer_to_the_same(strategy, caplog):
@@ -68,10 +69,35 @@ def test_a_function_that_refers_to_another_object_is_another_and_a_warning_names
 ):
     found = []
     for factor in (1, 2, 2.0):
-        found.append(float(strategy.run(lambda x: tf.reduce_sum(x) * factor, args=(X,))))
+        found.append(float(strategy.run(lambda x: tf.reduce_sum(x) * factor, args=(X,))))  # noqa: B023
     assert found == [10, 20, 20]
     said = "<lambda> is compiled once more, for it refers to another object by the name of factor,"
     assert [message.startswith(said) for message in caplog.messages] == [True, True]
+
+
+def decorated(function):
+    @functools.wraps(function)
+    def wrapper(*args):
+        return function(*args)
+
+    return wrapper
+
+
+def test_two_functions_of_one_decorator_are_no_cause_for_a_warning(strategy, caplog):
+    def twice(x):
+        return tf.reduce_sum(x) * 2.0
+
+    def thrice(x):
+        return tf.reduce_sum(x) * 3.0
+
+    assert float(strategy.run(decorated(twice), args=(X,))) == 20
+    assert float(strategy.run(decorated(thrice), args=(X,))) == 30
+    assert not caplog.records
+    # A function of TensorFlow that is made anew is the one that was.
+    step = Step()
+    for _ in range(2):
+        strategy.run(tf.function(lambda x: step.step(x)), args=(X,))
+    assert step.traces == 1
 
 
 def test_what_a_function_around_rebinds_is_seen_in_the_next_call(strategy):
@@ -99,7 +125,7 @@ def test_programs_of_functions_that_ran_long_ago_are_let_go(strategy):
     kept = Step()
     for number in range(40):
         strategy.run(kept.step, args=(X,))
-        strategy.run(lambda: number)
+        strategy.run(lambda: number)  # noqa: B023
     assert kept.traces == 1
     assert len(strategy._runs._programs) == 32
 

@@ -104,8 +104,7 @@ def _of_all(
     def call(*tensors: tf.Tensor) -> list[tf.Tensor]:
         own, around = tensors[:count], iter(tensors[count:])
         captured = [
-            next(around) if tf.is_symbolic_tensor(each) else each
-            for each in source.captured_inputs
+            next(around) if tf.is_symbolic_tensor(each) else each for each in source.captured_inputs
         ]
         dtypes = [output.dtype for output in source.outputs]
         found = tf.raw_ops.StatefulPartitionedCall(args=[*own, *captured], Tout=dtypes, f=source)

@@ -12,9 +12,9 @@ from tfdp.data.feed import AbstractFeed
 from tfdp.xla.compiled import OwnRows
 
 _IN_A_GRAPH = (
-    "The batches of a `tfdp.data.pipeline`, of which each process reads its own rows, must be asked "
-    "for outside of `tf.function`, but are inside. Write the loop in Python: `for batch in data: "
-    "strategy.run(step, args=batch)`."
+    "The batches of a `tfdp.data.pipeline`, of which each process reads its own rows, must be "
+    "asked for outside of `tf.function`, but are inside. Write the loop in Python: `for batch in "
+    "data: strategy.run(step, args=batch)`."
 )
 
 

@@ -60,12 +60,12 @@ class Runs:
 
     def _program(self, function: Callable[..., Any]) -> Compiled:
         referents = _referents(function)
-        code = getattr(function, "__code__", None)
-        key = code, *(_key(each) for each in referents.values())
+        key = tuple(map(_key, referents.values()))
         if key not in self._programs:
-            if code is not None:
-                former = [each for (known, *_), (_, each) in self._programs.items() if known == code]
-                _warn_of_another(function, referents, former)
+            for _, former in reversed(self._programs.values()):
+                if _are_alike(former, referents):
+                    _warn_of_another(former, referents)
+                    break
             self._programs[key] = Compiled(self._strategy, function), referents
             if len(self._programs) > _KEPT:
                 self._programs.popitem(last=False)
@@ -74,26 +74,36 @@ class Runs:
 
 
 def _referents(function: Callable[..., Any]) -> dict[str, Any]:
-    """Returns what tells a function from others of the same code, by name.
+    """Returns what tells a function from others, by name.
 
     >>> def scaled(factor):
     ...     return lambda x, power=2: factor * x**power
     >>> _referents(scaled(3))["factor"], _referents(scaled(3))["its defaults"]
     (3, (2,))
     """
-    inner = getattr(function, "__func__", function)
+    inner = getattr(function, "python_function", function)  # of a `tf.function`
+    inner = getattr(inner, "__func__", inner)
     if not isinstance(inner, types.FunctionType):
-        return {"function": function}
-    found: dict[str, Any] = {"the module": inner.__globals__}
-    if inner is not function:
-        found["self"] = getattr(function, "__self__", None)
+        return {"object": function}
+    found = {
+        "code": inner.__code__,
+        "name": inner.__qualname__,
+        "its kind": type(function),
+        "its module": inner.__globals__,
+        "self": getattr(function, "__self__", None),
+        "its defaults": (*(inner.__defaults__ or ()), *(inner.__kwdefaults__ or {}).values()),
+    }
     for name, cell in zip(inner.__code__.co_freevars, inner.__closure__ or (), strict=True):
         try:
             found[name] = cell.cell_contents
         except ValueError:  # it is defined later
             found[name] = None
-    defaults = (*(inner.__defaults__ or ()), *(inner.__kwdefaults__ or {}).values())
-    return found | {"its defaults": defaults}
+    return found
+
+
+def _are_alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Returns whether two functions are made by the same lines."""
+    return "code" in one and all(one[name] == other.get(name) for name in ("code", "name"))
 
 
 def _key(value: Any) -> Any:
@@ -105,15 +115,11 @@ def _key(value: Any) -> Any:
     return id(value)
 
 
-def _warn_of_another(
-    function: Callable[..., Any], referents: Mapping[str, Any], former: list[dict[str, Any]]
-) -> None:
-    if not former:
-        return
-    other = [name for name, each in referents.items() if _key(each) != _key(former[-1][name])]
+def _warn_of_another(former: Mapping[str, Any], referents: Mapping[str, Any]) -> None:
+    other = [name for name, each in referents.items() if _key(each) != _key(former[name])]
     logging.getLogger("tfdp").warning(
         "%s is compiled once more, for it refers to another object by the name of %s, and so in "
         "each iteration that makes one. Give `strategy.run` what changes in `args`, as a tensor.",
-        getattr(function, "__name__", "A function"),
+        referents["name"].rpartition(".")[2],
         " and ".join(other),
     )

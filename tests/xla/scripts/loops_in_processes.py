@@ -18,7 +18,9 @@ import tfdp  # noqa: E402
 keras.utils.set_random_seed(1)
 strategy = tfdp.XLAStrategy()
 with strategy.scope():
-    model = keras.Sequential([keras.Input([6]), keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)])
+    model = keras.Sequential(
+        [keras.Input([6]), keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)]
+    )
     other = keras.Sequential([keras.Input([6]), keras.layers.Dense(1)])
     optimizer, others = keras.optimizers.Adam(0.01), keras.optimizers.SGD(0.1)
 rng = np.random.default_rng(0)
