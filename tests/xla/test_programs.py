@@ -55,7 +55,6 @@ FAST = {
     ("tickets", 4),  # several outputs and a short last batch
     *(("`Dropout` and `GaussianNoise`", 4), ("weights_read_and_written_between_batches", 2)),
     *(("loop_of_steps", 4), ("steps_in_a_graph", 4), ("epochs_in_a_graph", 4), ("adversaries", 4)),
-    *(("training_loop", 4), ("loop_in_a_graph", 2), ("deep_q_learning", 2)),
 }
 
 
