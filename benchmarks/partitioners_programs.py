@@ -76,13 +76,14 @@ class Outcome:
 
     Args:
       made: A nest of models, layers, histories and tensors.
-      trained_models: The models that were trained, each with its weights before, if it had any.
+      trained_models: The models that Keras trained, each with its weights before, if it had any.
 
     Attributes:
       values: A nest of arrays, models and layers as lists of their variables' values.
       changes: For each trained model whose weights are known how training changed each of them.
-      unlike: The paths of those models' variables whose devices, or replicas, hold different bits.
-      on_devices: The number of their variables whose copies were compared.
+      unlike: The paths of variables, of those models and of what was made, whose devices, or
+        replicas, hold different bits.
+      on_devices: The number of variables whose copies were compared.
     """
 
     def __init__(
@@ -96,6 +97,9 @@ class Outcome:
             if start:
                 pairs = zip(model.weights, start, strict=True)
                 self.changes.append([_numbers(weight) - before for weight, before in pairs])
+        for each in tf.nest.flatten(made):
+            if isinstance(each, keras.Layer):  # a loop of its own may have trained it
+                self._compare_copies(each.variables)
         self.values = _plain(made)
 
     def _compare_copies(self, variables: Iterable[Any]) -> None:

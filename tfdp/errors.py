@@ -124,6 +124,9 @@ class PartitionError(ValueError):
     tfdp.errors.PartitionError: ... MutableHashTableV2 ...
     """
 
+    # AutoGraph needs it, see `CollectiveMismatchError`.
+    __init__ = Exception.__init__
+
 
 class ClusterError(ValueError):
     """The description of the cluster lacks something or contradicts itself.

@@ -285,3 +285,121 @@ def callbacks_with_files(strategy):
         with strategy.scope():
             loaded = keras.models.load_model(best)
         return first, second, loaded, one, two
+
+
+def batches(strategy, size, *arrays):
+    """The arrays in batches, as the strategy distributes them."""
+    data = tf.data.Dataset.from_tensor_slices(arrays).batch(size)
+    return strategy.experimental_distribute_dataset(data)
+
+
+def parts_of_a_loop(strategy, *between):
+    """A network that is built, its optimizer, and a metric."""
+    with strategy.scope():
+        made = [keras.Input([6]), layers.Dense(5, "tanh"), *[make() for make in between]]
+        model = keras.Sequential([*made, layers.Dense(1)])
+        return model, keras.optimizers.Adam(0.01, global_clipnorm=0.5), keras.metrics.Mean()
+
+
+def descended(model, optimizer, loss_of):
+    """A step down a loss."""
+    with tf.GradientTape() as tape:
+        loss = loss_of()
+    optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+    return loss
+
+
+@cell
+def loop_of_steps(strategy):
+    """An eager loop over an iterator, with a method for a step, which scales by the replicas."""
+    model, optimizer, mean = parts_of_a_loop(strategy)
+
+    class Trainer:
+        def step(self, x, y):
+            def loss():
+                losses = tf.square(model(x, training=True) - y)
+                return tf.reduce_mean(losses) / strategy.num_replicas_in_sync
+
+            found = descended(model, optimizer, loss)
+            mean.update_state(found)
+            return found, tf.abs(model(x))
+
+    trainer, seen = Trainer(), []
+    for _ in range(2):
+        iterator = iter(batches(strategy, 25, X, Y))
+        for _ in range(3):
+            loss, sizes = strategy.run(trainer.step, args=next(iterator))
+            seen.append(strategy.reduce("SUM", loss, axis=None))
+            seen.append(strategy.reduce("MEAN", sizes, axis=0))
+            seen.append(strategy.experimental_local_results(sizes)[0])
+        seen.append(mean.result())
+    return model, seen
+
+
+@cell
+def steps_in_a_graph(strategy):
+    """Several steps in a `tf.function`, which counts, measures and sets a rate between them."""
+    model, optimizer, mean = parts_of_a_loop(strategy)
+
+    def step(x, y):
+        losses = []
+
+        def loss():
+            losses.append(tf.square(model(x, training=True) - y)[:, 0])
+            return tf.nn.compute_average_loss(losses[0])
+
+        return descended(model, optimizer, loss), losses[0]
+
+    @tf.function
+    def train(iterator, count):
+        total = 0.0
+        for index in tf.range(count):
+            loss, losses = strategy.run(step, args=next(iterator))
+            total += strategy.reduce(tf.distribute.ReduceOp.SUM, loss, axis=None)
+            mean.update_state(losses)
+            if index == 1:
+                optimizer.learning_rate.assign(optimizer.learning_rate * 0.5)
+        return total, tf.strings.as_string(mean.result(), 4)
+
+    return model, [train(iter(batches(strategy, 20, X, Y)), tf.constant(n)) for n in (3, 2)]
+
+
+@cell
+def epochs_in_a_graph(strategy):
+    """An epoch in a `tf.function`, with a short last batch; layers are built in it."""
+    with strategy.scope():
+        model = keras.Sequential([layers.Dense(5), layers.BatchNormalization(), layers.Dense(1)])
+        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+
+    def step(x, y):
+        return descended(
+            model, optimizer, lambda: tf.reduce_mean(tf.square(model(x, training=True) - y))
+        )
+
+    @tf.function
+    def epoch(data):
+        losses = 0.0
+        for x, y in data:
+            losses += strategy.run(lambda: step(x, y))  # noqa: B023 - tensors of the graph
+        return losses
+
+    return model, [epoch(batches(strategy, 25, X, Y)) for _ in range(2)]
+
+
+@cell
+def adversaries(strategy):
+    """Two networks, each of which is trained on the other in one `tf.function`."""
+    (one, its_optimizer, _), (two, other, _) = parts_of_a_loop(strategy), parts_of_a_loop(strategy)
+
+    def first_step(x):
+        return descended(one, its_optimizer, lambda: tf.reduce_mean((one(x) - two(x) + 1) ** 2))
+
+    def second_step(x):
+        return descended(two, other, lambda: tf.reduce_mean((two(x) + one(x) - 1) ** 2))
+
+    @tf.function
+    def train(x):
+        losses = strategy.run(first_step, args=(x,)), strategy.run(second_step, args=(x,))
+        return tf.cond(losses[0] > 1.0, lambda: strategy.run(second_step, (x,)), lambda: losses[1])
+
+    return one, two, [train(x) for (x,) in batches(strategy, 30, X) for _ in range(3)]

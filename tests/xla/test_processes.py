@@ -61,6 +61,16 @@ def test_they_train_as_one_device(kind, shard, tmp_path):
         np.testing.assert_allclose(first[name], expected, rtol=2e-4, atol=2e-5, err_msg=name)
 
 
+def test_loops_of_their_own_train_as_that_of_one_device(tmp_path):
+    for processes in (1, 2):
+        script = "loops_in_processes.py"
+        ended(started(script, processes, 2, lambda number, n=processes: tmp_path / f"{n}-{number}"))
+    first, second = (dict(np.load(tmp_path / f"2-{number}.npz")) for number in range(2))
+    for name, expected in np.load(tmp_path / "1-0.npz").items():
+        np.testing.assert_array_equal(first[name], second[name])
+        np.testing.assert_allclose(first[name], expected, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
 @pytest.mark.parametrize(
     ("kind", "error"),
     tiers.first_of(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -23,16 +24,22 @@ if TYPE_CHECKING:
     from tfdp.xla.strategy import XLAStrategy
 
 
-class OwnRows(NamedTuple):
-    """The rows of a batch that this process has, by the rule of `tfdp.shares`.
+@dataclasses.dataclass(frozen=True, eq=False)
+class OwnRows:
+    """The rows of a batch's tensor that this process has, by the rule of `tfdp.shares`.
 
     Attributes:
-      data: A nest of tensors.
-      size: The number of rows of the whole batch.
+      data: The rows.
+      size: The number of rows of the whole tensor.
     """
 
-    data: Any
+    data: tf.Tensor
     size: int
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """The shape of the rows."""
+        return self.data.shape
 
 
 class Compiled:
@@ -98,7 +105,7 @@ class Compiled:
         self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]
     ) -> tuple[Any, Any]:
         rows = [_rows_of(*call) for call in calls]
-        every = [_arguments(*own) for _, own in rows]
+        every = [arguments_of(*own) for _, own in rows]
         whole, _ = rows[0]
         self._latest, structure = self._program(every[0], len(every), whole)
         given = [[parts[0] for parts in each.parts] for each in every]
@@ -128,7 +135,7 @@ class Compiled:
     def run_ahead(self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]) -> Facts:
         """Compiles what `run` would run, and returns what that has shown."""
         with tf.Graph().as_default():  # whose placeholders have shapes, and no values
-            arguments = _arguments(*tf.nest.map_structure(_placeholder, tuple(calls[0])))
+            arguments = arguments_of(*tf.nest.map_structure(_placeholder, tuple(calls[0])))
         self._latest, _ = self._program(arguments, len(calls))
         return self._latest.facts
 
@@ -184,7 +191,12 @@ def _tensors(*given: Any) -> list[tf.Tensor]:
     return [leaf for leaf in tf.nest.flatten(given) if tf.is_tensor(leaf)]
 
 
-def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+def arguments_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+    """Returns the arguments of a call.
+
+    Raises:
+      TypeError: There are strings, resources, or tensors that are not dense.
+    """
     for leaf in tf.nest.flatten((args, kwargs)):
         if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor, tf.TypeSpec)) or _is_of_host(leaf):
             spec = leaf if isinstance(leaf, tf.TypeSpec) else tf.type_spec_from_value(leaf)
@@ -237,9 +249,20 @@ def _placeholder(leaf: Any) -> Any:
 
 def _rows_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Returns the whole batch's length, None if the arguments are whole, and the arguments."""
-    if args and isinstance(args[0], OwnRows):
-        return args[0].size, ((args[0].data,), kwargs)
-    return None, (args, kwargs)
+    leaves = tf.nest.flatten((args, kwargs))
+    sizes = {leaf.size for leaf in leaves if isinstance(leaf, OwnRows)}
+    if not sizes:
+        return None, (args, kwargs)
+    whole = [leaf for leaf in leaves if not isinstance(leaf, OwnRows)]
+    if len(sizes) > 1 or any(len(getattr(leaf, "shape", ())) for leaf in whole):
+        raise TypeError(
+            "A step that is given a batch of a `tfdp.data.pipeline`, of which each process has its "
+            "own rows, must be given no other tensor with rows, but was. Make it a part of the "
+            "pipeline's elements."
+        )
+    return sizes.pop(), tf.nest.map_structure(
+        lambda leaf: leaf.data if isinstance(leaf, OwnRows) else leaf, (args, kwargs)
+    )
 
 
 def _of_whole(spec: tf.TensorSpec, size: int | None) -> tf.TensorSpec:

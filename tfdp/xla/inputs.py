@@ -11,6 +11,12 @@ import tensorflow as tf
 from tfdp.data.feed import AbstractFeed
 from tfdp.xla.compiled import OwnRows
 
+_IN_A_GRAPH = (
+    "The batches of a `tfdp.data.pipeline`, of which each process reads its own rows, must be "
+    "asked for outside of `tf.function`, but are inside. Write the loop in Python: `for batch in "
+    "data: strategy.run(step, args=batch)`."
+)
+
 
 class OwnRowsDataset:
     """The batches of a feed, of which each process reads its own rows.
@@ -32,9 +38,22 @@ class OwnRowsDataset:
         """Returns the number of batches of an epoch, as tf.data writes it; int64."""
         return self._feed.cardinality()
 
-    def __iter__(self) -> Iterator[OwnRows]:
+    def __iter__(self) -> Iterator[Any]:
+        """Yields batches with `OwnRows` in place of each tensor.
+
+        Raises:
+          RuntimeError: A graph is traced, which would have one batch for ever.
+        """
+        if tf.inside_function():
+            raise RuntimeError(_IN_A_GRAPH)
+        return self._batches()
+
+    def _batches(self) -> Iterator[Any]:
         for data, place in self._cuts:
+            if tf.inside_function():
+                raise RuntimeError(_IN_A_GRAPH)
             _, size, _, whole = place.numpy()
             # A process without rows has one of another's in their place.
-            own = tf.nest.map_structure(lambda leaf, size=size: leaf[:size], data)
-            yield OwnRows(own, int(whole))
+            yield tf.nest.map_structure(
+                lambda leaf, size=size, whole=whole: OwnRows(leaf[:size], int(whole)), data
+            )

@@ -46,6 +46,9 @@ _UNLIKE = {
 # What TensorFlow says of an operation that must know a value to be lowered: its name and type.
 _CONSTANT = r"to node `([^`]+)` with op (\w+) must be a compile-time constant"
 
+# What stands before the name of an operation of a function that is called.
+_CALLS = r"^(?:(?:Stateful)?PartitionedCall(?:_\d+)?/)+"
+
 
 def check_trace(source: tf.types.experimental.ConcreteFunction) -> None:
     """Checks that a traced program has no operation that no chip can run.
@@ -162,6 +165,7 @@ def check_lowered(text: str, graph: tf.Graph) -> None:
 
 
 def _refusal(graph: tf.Graph, names: list[str], kind: str, reason: str) -> PartitionError:
+    names = [re.sub(_CALLS, "", name) for name in names]
     nodes = " ".join(f"{{{{node {name}}}}}" for name in names)
     # The scope has the names of layers, such as those of Keras, whose lines are no user's.
     scopes = [name.rpartition("/")[0] for name in names]

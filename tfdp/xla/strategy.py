@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp import keras_adapter
+from tfdp import keras_adapter, tracebacks
 from tfdp.cluster import run_status
 from tfdp.data.feed import AbstractFeed
 from tfdp.errors import ScopeError
@@ -23,6 +23,7 @@ from tfdp.xla.facts import Facts
 from tfdp.xla.inputs import OwnRowsDataset
 from tfdp.xla.layouts import Layouts
 from tfdp.xla.processes import joined
+from tfdp.xla.runs import Runs
 from tfdp.xla.variables import DeviceVariable, adopt
 
 _SHARDS = ("optimizer", "parameters")
@@ -84,6 +85,7 @@ class XLAStrategy(tf.distribute.OneDeviceStrategy):
         layouts = Layouts(found, shard)
         processes = joined(layouts.num_devices // layouts.num_processes)
         self._extended = _Extended(self, layouts, processes)
+        self._runs = Runs(self)
         keras_adapter.install(self)
         run_status.mark_strategy_made()
 
@@ -95,19 +97,45 @@ class XLAStrategy(tf.distribute.OneDeviceStrategy):
         """The number of devices; 1 while a program of one device is traced."""
         return 1 if one_device.is_traced() else self.extended.layouts.num_devices
 
+    @tf.autograph.experimental.do_not_convert
+    @tracebacks.filtered
     def run(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
-        """Runs `fn` as on one device in a `partitioned` function, and nowhere else.
+        """Runs `fn` on all devices together, as one device given the whole batch runs it.
+
+        It is compiled for each shape of its arguments, and in it there is one replica:
+        `num_replicas_in_sync` is 1, `all_reduce` returns what it is given. It may be called
+        eagerly, or in a `tf.function`, in loops and branches, too; what is around it in one is the
+        host's. See docs/xla for what a loop of one's own should know.
+
+        Args:
+          fn: A function for one device. It is traced, as by `tf.function`.
+          args: Its arguments, whole batches.
+          kwargs: Those by name.
+          options: As tf.distribute has them; they are about devices with batches of their own.
+
+        Returns:
+          What `fn` returns, whole.
 
         Raises:
-          NotImplementedError: It is called outside of one.
+          PartitionError: It has what XLA cannot compile. It names the operation and the line.
+          TypeError: It is given strings, an iterator, or tensors that are not dense.
+          RuntimeError: It is called in a `tf.function` with `jit_compile=True`.
+          GradientError: A tape outside goes back through it.
+
+        >>> import tfdp
+        >>> strategy = tfdp.XLAStrategy()
+        >>> def step(x):
+        ...     return tf.reduce_mean(x), strategy.num_replicas_in_sync
+        >>> @tf.function
+        ... def mean(x):
+        ...     found, replicas = strategy.run(step, args=(x,))
+        ...     return strategy.reduce("SUM", found, axis=None), replicas
+        >>> [float(each) for each in mean(tf.constant([1.0, 5.0]))]
+        [3.0, 1.0]
         """
         if one_device.is_traced():
             return fn(*args, **(kwargs or {}))
-        raise NotImplementedError(
-            "Under XLAStrategy a step must be written for one device, but `strategy.run` was "
-            "called, which is given each replica's part. Decorate the step with "
-            "`@strategy.partitioned` and call it with whole batches."
-        )
+        return self._runs(fn, args, kwargs)
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
         """Reduces what a program returned, which is whole, over `axis` alone; nests leaf by leaf.
@@ -121,13 +149,22 @@ class XLAStrategy(tf.distribute.OneDeviceStrategy):
         >>> float(tfdp.XLAStrategy().reduce("MEAN", tf.constant([1.0, 3.0]), axis=0))
         2.0
         """
-        if axis is None:
-            return super().reduce(reduce_op, value, axis)
         if isinstance(reduce_op, str):
             reduce_op = tf.distribute.ReduceOp(reduce_op.upper())
+        if axis is None:
+            return value
         is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
         over = tf.reduce_mean if is_mean else tf.reduce_sum
         return tf.nest.map_structure(lambda leaf: over(leaf, axis), value)
+
+    def gather(self, value: Any, axis: int) -> Any:
+        """Returns what a program returned, which is whole: there is nothing to join along `axis`.
+
+        >>> import tfdp
+        >>> tfdp.XLAStrategy().gather(tf.constant([1.0, 3.0]), axis=0).numpy()
+        array([1., 3.], dtype=float32)
+        """
+        return value
 
     def partitioned(self, function: Callable[..., Any] | None = None) -> Any:
         """Makes all devices run a function that is written for one.
