@@ -14,7 +14,7 @@ import tensorflow as tf
 from jax.extend.core import Primitive
 from jax.sharding import NamedSharding
 
-from tfdp.xla import facts, pending, warnings
+from tfdp.xla import facts, pending, precision, warnings
 from tfdp.xla._jax import func, ir, merge_mlir_modules, register_lowering
 from tfdp.xla.arrays import placed, placed_in_parts
 from tfdp.xla.constraints import with_constraints
@@ -147,7 +147,8 @@ class Program:
             partitioned = compiling.trace(*shapes).lower(lowering_platforms=(layouts.platform,))
             compiled = self._fitting(partitioned)
         seconds = lowered.seconds | {"compile": time.perf_counter() - begun}
-        found = facts.of(compiled, seconds, len(self._written))
+        products = precision.computed_in(lowered.products, layouts.platform)
+        found = facts.of(compiled, seconds, len(self._written), products)
         logging.getLogger("tfdp").info("A program was compiled for %s: %s.", layouts, found)
         return compiled, found
 
