@@ -11,7 +11,7 @@ from tfdp import gpus, machine
 from tfdp.bench.child_process import Failure, run_module
 from tfdp.bench.json_worker import run_for_json
 from tfdp.bench.tables import write_results
-from tfdp.check_gpu import speed
+from tfdp.check_gpu import speed, xla
 from tfdp.check_gpu.check_gpu_options import CheckGpuOptions
 from tfdp.check_gpu.findings import Finding, line
 from tfdp.check_gpu.stages import Stage
@@ -53,6 +53,8 @@ def _found(stage: Stage, present: int, options: CheckGpuOptions) -> Finding:
         return Finding("skipped", f"there must be {stage.gpus} GPUs, but there is {present}")
     if stage.name == "speed":
         return speed.compared(options.device, present, stage.limit_seconds)
+    if stage.name == "xla":
+        return xla.compared(options.device, present, stage.limit_seconds)
     if stage.name == "processes":
         return _between_processes(present, stage.limit_seconds, options.device)
     words = [stage.name, "--device", options.device, "--gpus", str(present)]
