@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import sys
 import time
 from typing import Any
@@ -27,7 +28,7 @@ def run(options: CheckGpuOptions) -> int:
     Each stage has processes of its own, which are killed at its limit with all that they started:
     a stage that hangs, or takes its process with it, stops no other.
 
-    Cost: up to 20 minutes for all stages.
+    Cost: up to 24 minutes for all stages.
 
     Returns:
       The exit code: 0, also where stages are skipped; 1 where one is not well, or all are skipped.
@@ -47,6 +48,9 @@ def run(options: CheckGpuOptions) -> int:
 
 def _found(stage: Stage, present: int, options: CheckGpuOptions) -> Finding:
     """Returns the answer of a stage, whatever it does."""
+    if options.device == "GPU" and stage.name != "xla" and _leaves_gpus_to_jax():
+        said = "TensorFlow is its build for CPUs; `pip install 'tfdp[gpu]'` has one for GPUs"
+        return Finding("skipped", said)
     if present == 0 < stage.gpus:
         return Finding("skipped", "`nvidia-smi -L` shows no GPU; `tfdp doctor` says what to do")
     if present < stage.gpus:
@@ -61,6 +65,11 @@ def _found(stage: Stage, present: int, options: CheckGpuOptions) -> Finding:
     words += ["--parts", str(options.parts)]
     answer = run_for_json("tfdp.check_gpu.worker", words, stage.limit_seconds, **_place(options))
     return _without_answer(answer) if isinstance(answer, Failure) else Finding(**answer)
+
+
+def _leaves_gpus_to_jax() -> bool:
+    """Returns whether GPUs are for `XLAStrategy` alone here."""
+    return machine.tensorflow_is_for_cpus() and importlib.util.find_spec("jax") is not None
 
 
 def _between_processes(present: int, limit_seconds: float, device: str) -> Finding:

@@ -11,7 +11,6 @@ import statistics
 import time
 from typing import Any
 
-from tfdp import machine
 from tfdp.bench.child_process import Failure
 from tfdp.bench.json_worker import run_for_json
 from tfdp.bench.ratios import ratio
@@ -66,10 +65,9 @@ _SIZE = {"GPU": "large", "CPU": "small"}
 
 
 def _run(words: list[str], device: str, limit_seconds: float) -> dict | Failure:
-    environment = _ENVIRONMENT | machine.gpu_settings()
-    if device == "CPU":
-        environment["JAX_PLATFORMS"] = "cpu"
-    return run_for_json(_WORKER, words, limit_seconds, environment=environment, on_gpus=True)
+    environment = _ENVIRONMENT | ({"JAX_PLATFORMS": "cpu"} if device == "CPU" else {})
+    on_gpus = device == "GPU"
+    return run_for_json(_WORKER, words, limit_seconds, environment=environment, on_gpus=on_gpus)
 
 
 def _finding(
