@@ -59,7 +59,9 @@ def test_a_stage_that_does_not_go_well_stops_no_other(
     assert run(answers, tmp_path / "found.json", device="CPU") == 1
     found = results(tmp_path / "found.json")
     assert [each["stage"] for each in found] == list(NAMES)
-    assert [each["state"] for each in found if each["stage"] != "nccl"] == ["works"] * (len(NAMES) - 1)
+    assert [each["state"] for each in found if each["stage"] != "nccl"] == ["works"] * (
+        len(NAMES) - 1
+    )
     assert (found[1]["state"], found[1]["said"]) == (state, said)
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) == len(NAMES) + 1
@@ -74,7 +76,11 @@ def test_the_file_holds_what_was_found_before_a_stage_begins(answers, tmp_path):
 
 @pytest.mark.parametrize(
     ("present", "skipped", "code"),
-    [([], set(NAMES) - {"devices", "xla"}, 1), (["0"], {"gpus", "processes"}, 0), (["0", "1"], set(), 0)],
+    [
+        ([], set(NAMES) - {"devices", "xla"}, 1),
+        (["0"], {"gpus", "processes"}, 0),
+        (["0", "1"], set(), 0),
+    ],
 )
 def test_what_the_machine_has_too_few_gpus_for_is_skipped(
     present, skipped, code, answers, tmp_path, monkeypatch

@@ -54,7 +54,9 @@ def test_a_tpu_is_asked_where_there_is_no_gpu(runs):
 def test_a_program_that_parts_or_fails_is_named(runs):
     runs["right"] = {**ANSWER, "programs": {**FINE, "cnn": {"equal": False, "difference": 5e-4}}}
     found = xla.compared("GPU", 1, 1e6)
-    assert found.state == "differs" and "not like the CPU: cnn (cnn: parts by 5.0e-04)" in found.said
+    assert (
+        found.state == "differs" and "not like the CPU: cnn (cnn: parts by 5.0e-04)" in found.said
+    )
     runs["right"]["programs"]["mlp"] = {"equal": False, "error": "ValueError: no model"}
     assert "mlp, cnn (mlp: ValueError: no model)" in xla.compared("GPU", 1, 1e6).said
 
@@ -79,7 +81,7 @@ def test_without_jax_it_is_skipped(runs, monkeypatch):
 def test_cpu_devices_stand_for_others_where_they_are_asked_for(runs):
     runs["right"] = {**ANSWER, "platform": "cpu", "devices": "2 x cpu"}
     assert xla.compared("CPU", 2, 1e6).state == "works"
-    for words, environment, on_gpus in runs["begun"]:
+    for _, environment, on_gpus in runs["begun"]:
         assert environment["JAX_PLATFORMS"] == "cpu" and not on_gpus
     assert {"small"} == {words[-1] for words, _, _ in runs["begun"][1:]}
 
@@ -125,9 +127,7 @@ def test_a_program_is_held_against_the_compiled_cpu_in_float32(monkeypatch):
         raise ValueError("no model")
 
     levels = []
-    monkeypatch.setattr(
-        tf.config.experimental, "enable_tensor_float_32_execution", levels.append
-    )
+    monkeypatch.setattr(tf.config.experimental, "enable_tensor_float_32_execution", levels.append)
     made = {"scaled": lambda: build(Scaled()), "fails": fails, "mlp": build}
     monkeypatch.setattr(programs, "PROGRAMS", made)
     found = xla_worker.right()

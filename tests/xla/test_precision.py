@@ -37,9 +37,8 @@ def levels_of(module):
         parsed = ir.Module.parse(module)
 
         def read(operation):
-            if operation.name.startswith(("stablehlo.dot", "stablehlo.conv")):
-                if "precision_config" in operation.attributes:
-                    found.append(str(operation.attributes["precision_config"]))
+            if "precision_config" in operation.attributes:
+                found.append(str(operation.attributes["precision_config"]))
             return ir.WalkResult.ADVANCE
 
         parsed.operation.walk(read)
@@ -163,8 +162,8 @@ def test_what_float32_is_on_a_platform(platform, level, name):
 def test_an_algorithm_of_products_alone_is_refused(on_devices):
     program = on_devices(1).partitioned(lambda x: tf.matmul(x, x))
     for preset in ("TF32_TF32_F32", "BF16_BF16_F32_X3"):
-        with jax.default_matmul_precision(preset):
-            with pytest.raises(ValueError, match=f"but is '{preset}'.*\"highest\""):
-                program(tf.ones([2, 2]))
+        refused = pytest.raises(ValueError, match=f"but is '{preset}'.*\"highest\"")
+        with jax.default_matmul_precision(preset), refused:
+            program(tf.ones([2, 2]))
     with jax.default_matmul_precision("F32_F32_F32"):
         assert precision.asked() == "HIGHEST"

@@ -162,9 +162,8 @@ def main() -> None:
     timed = runs.add_parser("step")
     timed.add_argument("--side", choices=SIDES, required=True)
     timed.add_argument("--size", choices=tuple(_SIZES), required=True)
-    given = vars(parser.parse_args())
-    run = {"right": right, "step": step}[given.pop("run")]
-    print(json.dumps(run(**given)))
+    given = parser.parse_args()
+    print(json.dumps(right() if given.run == "right" else step(given.side, given.size)))
 
 
 if __name__ == "__main__":

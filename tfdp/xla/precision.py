@@ -27,7 +27,7 @@ LEVELS = ("DEFAULT", "HIGH", "HIGHEST")
 Products = Mapping[tuple[str, str], int]
 
 # What JAX's setting may be, and what it means for operands of 32 bits.
-_OF_JAX = {
+_OF_JAX: dict[str | None, str] = {
     None: "DEFAULT",
     **dict.fromkeys(("default", "fastest", "bfloat16"), "DEFAULT"),
     **dict.fromkeys(("high", "tensorfloat32", "bfloat16_3x"), "HIGH"),
@@ -57,11 +57,12 @@ def asked() -> str:
     ...     asked()
     'HIGHEST'
     """
-    of_jax = jax.config.jax_default_matmul_precision
+    config: Any = jax.config  # whose names are made at its import
+    of_jax = config.jax_default_matmul_precision
     if of_jax not in _OF_JAX:
         raise ValueError(
             "`jax_default_matmul_precision` must be a level for products and convolutions, but is "
-            f"{of_jax!r}, an algorithm for products. Use \"default\", \"high\" or \"highest\"."
+            f'{of_jax!r}, an algorithm for products. Use "default", "high" or "highest".'
         )
     enabled = tf.config.experimental.tensor_float_32_execution_enabled()
     of_tensorflow = "DEFAULT" if enabled else "HIGHEST"
