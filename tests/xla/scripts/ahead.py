@@ -101,6 +101,11 @@ def cycles_of_a_product(level):
     return found.products, max(map(int, estimated))
 
 
+def convolved():
+    program = tfdp.XLAStrategy("v5e:2x2").partitioned(lambda x, k: tf.nn.conv2d(x, k, 1, "SAME"))
+    return program.ahead(tf.TensorSpec([16, 8, 8, 4]), tf.TensorSpec([3, 3, 4, 4])).collectives
+
+
 def too_large():
     program = tfdp.XLAStrategy("v5e:2x2").partitioned(lambda x: x * 2)
     try:
@@ -116,6 +121,7 @@ found = {
 }
 found["v5e:2x2"]["sharded"] = step("v5e:2x2", mlp, "optimizer")
 found["callback"], found["too large"] = with_a_callback(), too_large()
+found["convolved"] = convolved()
 levels = ("default", "high", "highest")
 found["precision"] = {level: cycles_of_a_product(level) for level in levels}
 print(json.dumps(found))
