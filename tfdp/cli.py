@@ -182,8 +182,8 @@ def _add_check_gpu(commands: argparse._SubParsersAction) -> None:
         "check-gpu",
         CheckGpuOptions,
         _check_gpu,
-        help="what works on this machine's GPUs, in 20 minutes",
-        description="Asks of one machine with one or more GPUs: "
+        help="what works on this machine's GPUs or TPUs, in 24 minutes",
+        description="Asks of one machine with one or more GPUs, or TPUs: "
         + "; ".join(f"{stage.name}: {stage.asks}" for stage in STAGES)
         + ". Each stage has processes of its own and a limit, and prints a line.",
         epilog="Exit code 0 if all is well, also where stages are skipped for want of GPUs; 1 if "

@@ -206,6 +206,27 @@ def test_a_callback_in_a_program_for_tpus_is_seen(for_tpus):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1600)
+@pytest.mark.exhaustive("xla/test_precision.py::test_what_float32_is_on_a_platform")
+def test_a_product_of_more_precision_has_more_passes_on_a_tpu(for_tpus):
+    found = for_tpus["precision"]
+    names = {level: list(products) for level, (products, _) in found.items()}
+    assert names == {
+        "default": ["bfloat16"], "high": ["bfloat16 x 3"], "highest": ["bfloat16 x 6"]
+    }  # fmt: skip
+    once, cycles = found["default"][1], {level: cycles for level, (_, cycles) in found.items()}
+    assert cycles["high"] == pytest.approx(3 * once, rel=0.2)
+    assert cycles["highest"] == pytest.approx(6 * once, rel=0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1600)
+@pytest.mark.exhaustive("test_a_function_is_compiled_ahead_of_specifications")
+def test_a_convolution_that_a_program_for_tpus_returns_is_made_whole(for_tpus):
+    assert for_tpus["convolved"] == {"all-gather": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1600)
 @pytest.mark.exhaustive("test_what_no_program_can_be_given_is_refused")
 def test_a_step_that_does_not_fit_into_a_chip_says_what_to_do(for_tpus):
     assert "15.75G" in for_tpus["too large"]

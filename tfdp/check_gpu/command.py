@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import sys
 import time
 from typing import Any
@@ -11,7 +12,7 @@ from tfdp import gpus, machine
 from tfdp.bench.child_process import Failure, run_module
 from tfdp.bench.json_worker import run_for_json
 from tfdp.bench.tables import write_results
-from tfdp.check_gpu import speed
+from tfdp.check_gpu import speed, xla
 from tfdp.check_gpu.check_gpu_options import CheckGpuOptions
 from tfdp.check_gpu.findings import Finding, line
 from tfdp.check_gpu.stages import Stage
@@ -27,7 +28,7 @@ def run(options: CheckGpuOptions) -> int:
     Each stage has processes of its own, which are killed at its limit with all that they started:
     a stage that hangs, or takes its process with it, stops no other.
 
-    Cost: up to 20 minutes for all stages.
+    Cost: up to 24 minutes for all stages.
 
     Returns:
       The exit code: 0, also where stages are skipped; 1 where one is not well, or all are skipped.
@@ -47,18 +48,28 @@ def run(options: CheckGpuOptions) -> int:
 
 def _found(stage: Stage, present: int, options: CheckGpuOptions) -> Finding:
     """Returns the answer of a stage, whatever it does."""
+    if options.device == "GPU" and stage.name != "xla" and _leaves_gpus_to_jax():
+        said = "TensorFlow is its build for CPUs; `pip install 'tfdp[gpu]'` has one for GPUs"
+        return Finding("skipped", said)
     if present == 0 < stage.gpus:
         return Finding("skipped", "`nvidia-smi -L` shows no GPU; `tfdp doctor` says what to do")
     if present < stage.gpus:
         return Finding("skipped", f"there must be {stage.gpus} GPUs, but there is {present}")
     if stage.name == "speed":
         return speed.compared(options.device, present, stage.limit_seconds)
+    if stage.name == "xla":
+        return xla.compared(options.device, present, stage.limit_seconds)
     if stage.name == "processes":
         return _between_processes(present, stage.limit_seconds, options.device)
     words = [stage.name, "--device", options.device, "--gpus", str(present)]
     words += ["--parts", str(options.parts)]
     answer = run_for_json("tfdp.check_gpu.worker", words, stage.limit_seconds, **_place(options))
     return _without_answer(answer) if isinstance(answer, Failure) else Finding(**answer)
+
+
+def _leaves_gpus_to_jax() -> bool:
+    """Returns whether GPUs are for `XLAStrategy` alone here."""
+    return machine.tensorflow_is_for_cpus() and importlib.util.find_spec("jax") is not None
 
 
 def _between_processes(present: int, limit_seconds: float, device: str) -> Finding:

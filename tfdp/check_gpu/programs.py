@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
@@ -81,12 +81,12 @@ PROGRAMS: dict[str, Callable[[], keras.Model]] = {
 }
 
 
-def batches(name: str) -> Batches:
-    """Draws batches of `SIZES` for a program of `PROGRAMS`: inputs, and targets (n, 2)."""
+def batches(name: str, sizes: Sequence[int] = SIZES) -> Batches:
+    """Draws batches of so many rows for a program of `PROGRAMS`: inputs, and targets (n, 2)."""
     rng = np.random.default_rng(0)
     shape = {"mlp": (12,), "cnn": (8, 8, 3), "lstm": (6, 4)}.get(name)
     found = []
-    for size in SIZES:
+    for size in sizes:
         if shape is None:
             x = rng.integers(0, 40, size=(size, 6)).astype("int32")
         else:

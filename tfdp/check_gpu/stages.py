@@ -22,7 +22,7 @@ class Stage:
     gpus: int = 1
 
 
-# Twenty minutes together.
+# Twenty-four minutes together.
 STAGES = (
     Stage("devices", "TensorFlow sees the GPUs, and each multiplies right", 60, gpus=0),
     Stage("nccl", "NCCL starts, with one rank, for each type of number that is given to it", 60),
@@ -32,6 +32,7 @@ STAGES = (
     Stage("processes", "so do processes with a GPU each, in one all-reduce", 90, gpus=2),
     Stage("speed", "a step beside MirroredStrategy's, and DDP's where PyTorch is installed", 270),
     Stage("profile", "copies between memories in a step, beside one device's", 90),
+    Stage("xla", "XLAStrategy trains like the CPU; a step beside Keras on JAX's", 240, gpus=0),
 )
 
 NAMES = tuple(stage.name for stage in STAGES)

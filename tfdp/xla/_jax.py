@@ -1,6 +1,7 @@
 """The private names of jaxlib, each with its reason, and the import of JAX, which is an extra.
 
-Tested with jax and jaxlib 0.8.3 and 0.10.2. `tests/xla/test_jax.py` fails when one of them moves.
+Tested with jax and jaxlib 0.8.3, 0.10.2 and 0.11.2. `tests/xla/test_jax.py` fails when one of them
+moves.
 """
 
 from __future__ import annotations

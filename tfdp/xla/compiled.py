@@ -14,7 +14,7 @@ from tfdp.replicas import one_device
 from tfdp.strategy._tensorflow_programs import could_possibly_record
 from tfdp.strategy.arguments import Arguments
 from tfdp.strategy.outside_tapes import without_gradient
-from tfdp.xla import warnings
+from tfdp.xla import precision, warnings
 from tfdp.xla.arrays import check_alike, fetched
 from tfdp.xla.facts import Facts
 from tfdp.xla.lowering import lowered
@@ -44,6 +44,8 @@ class OwnRows:
 
 class Compiled:
     """A function of one device that is compiled for all: once for each shape of its arguments.
+
+    And once for each precision that the settings ask for: see `precision`.
 
     Args:
       strategy: The strategy.
@@ -163,22 +165,28 @@ class Compiled:
           whole: The number of rows of the whole batch, if the arguments are rows of it.
         """
         specs = [_of_whole(spec, whole) for spec in arguments.fixed()]
-        key = arguments.key, tuple(specs), steps, whole is not None
+        level = precision.asked()
+        key = arguments.key, tuple(specs), steps, whole is not None, level
         if key not in self._programs:
-            self._programs[key] = self._made(arguments, specs, steps, whole is not None)
+            self._programs[key] = self._made(arguments, specs, steps, whole is not None, level)
         return self._programs[key]
 
     def _made(
-        self, arguments: Arguments, specs: Sequence[tf.TensorSpec], steps: int, in_parts: bool
+        self,
+        arguments: Arguments,
+        specs: Sequence[tf.TensorSpec],
+        steps: int,
+        in_parts: bool,
+        level: str,
     ) -> tuple[Program, Any]:
-        if self._programs:
+        former = [(each, count) for _, each, count, _, of in self._programs if of == level]
+        if former:
             name = getattr(self.python_function, "__name__", "A function")
-            former = [(each, count) for _, each, count, _ in self._programs]
             warnings.compiled_once_more(self._strategy, name, specs, steps, former)
         layouts = self._strategy.extended.layouts
         warnings.computed_whole(specs, layouts)
         function = arguments.function(self.python_function)
-        program = lowered(self._strategy, function, specs)
+        program = lowered(self._strategy, function, specs, level)
         return Program(program, layouts, steps, in_parts), program.structure
 
 

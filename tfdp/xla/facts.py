@@ -22,6 +22,10 @@ class Facts(NamedTuple):
         "send", "recv", "host memory", or the target of a callback.
       memory_bytes: The bytes of a device that it needs at once: of arguments, results and between.
       weights_copied: How many of the variables that it writes are not written in place.
+      products: How many products and convolutions the step has, before it is compiled, by what
+        their operands are computed in: "float32", "TF32", "bfloat16", "bfloat16 x 3" (in three
+        passes) or "bfloat16 x 6", or another dtype. GPUs before Ampere have no TF32, and compute
+        in float32.
     """
 
     seconds: dict[str, float]
@@ -31,20 +35,29 @@ class Facts(NamedTuple):
     host_transfers: tuple[str, ...]
     memory_bytes: int
     weights_copied: int
+    products: dict[str, int]
 
     def __str__(self) -> str:
         found = ", ".join(f"{count} {kind}" for kind, count in self.collectives.items())
         took = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items())
-        return f"{found or 'no collective'}; {self.memory_bytes / 2**20:.0f} MiB a device; {took}"
+        memory = f"{self.memory_bytes / 2**20:.0f} MiB a device"
+        products = ", ".join(f"{count} products in {name}" for name, count in self.products.items())
+        return "; ".join(filter(None, [found or "no collective", products, memory, took]))
 
 
-def of(compiled: Any, seconds: dict[str, float], num_written: int) -> Facts:
+def of(
+    compiled: Any,
+    seconds: dict[str, float],
+    num_written: int,
+    products: dict[str, int] | None = None,
+) -> Facts:
     """Returns what is known of a compiled program.
 
     Args:
       compiled: The program, as JAX has it.
       seconds: See `Facts`.
       num_written: The number of variables that it writes.
+      products: See `Facts`; none are known of other programs.
     """
     text = compiled.as_text()
     exchanged = _collectives(text)
@@ -68,6 +81,7 @@ def of(compiled: Any, seconds: dict[str, float], num_written: int) -> Facts:
         _host_transfers(text, targets),
         needed,
         num_written - in_place,
+        products or {},
     )
 
 

@@ -15,6 +15,7 @@ from tfdp.strategy import tracing
 from tfdp.xla import refusals
 from tfdp.xla._jax import hlo_text, ir, jax, make_ir_context, stablehlo_text
 from tfdp.xla.loops import without_copies_of_invariants
+from tfdp.xla.precision import Products, with_precision
 from tfdp.xla.scatters import with_small_indices
 
 
@@ -34,6 +35,7 @@ class Lowered:
       structure: The structure of its outputs, with a tensor where there is a result.
       num_arguments: The number of its arguments.
       seconds: The seconds that tracing and lowering took.
+      products: Its products and convolutions: see `precision`.
     """
 
     module: str
@@ -44,12 +46,14 @@ class Lowered:
     structure: Any
     num_arguments: int
     seconds: dict[str, float]
+    products: Products
 
 
 def lowered(
     strategy: tf.distribute.Strategy,
     function: Callable[..., Any],
     specs: Sequence[tf.TensorSpec],
+    precision: str = "DEFAULT",
 ) -> Lowered:
     """Traces a function as on one device, and lowers it.
 
@@ -57,6 +61,7 @@ def lowered(
       strategy: The strategy in whose scope the trace makes variables.
       function: The function, of flat tensors.
       specs: Their shapes, all known, and dtypes.
+      precision: The level of products of float32: see `precision.asked`.
 
     Raises:
       PartitionError: It has what cannot be lowered. Names the operation and the user's line.
@@ -72,7 +77,8 @@ def lowered(
             serialized = traced.experimental_get_compiler_ir(*specs)(stage="hlo_serialized")
     text = hlo_text(serialized)
     refusals.check_lowered(text, source.graph)
-    module = without_copies_of_invariants(with_small_indices(stablehlo_text(serialized)))
+    module, products = with_precision(stablehlo_text(serialized), precision)
+    module = without_copies_of_invariants(with_small_indices(module))
     parameters, results, aliases = _signature(module)
     outputs = [leaf for leaf in source.outputs if leaf is not None]
     given = [*specs, *source.captured_inputs]
@@ -87,6 +93,7 @@ def lowered(
         source.structured_outputs,
         len(specs),
         seconds,
+        products,
     )
 
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from jax.extend.core import Primitive
 from jax.sharding import NamedSharding
 
-from tfdp.xla import facts, pending, warnings
+from tfdp.xla import facts, pending, precision, warnings
 from tfdp.xla._jax import func, ir, merge_mlir_modules, register_lowering
 from tfdp.xla.arrays import placed, placed_in_parts
 from tfdp.xla.constraints import with_constraints
@@ -116,7 +116,7 @@ class Program:
             whole = [self._gathered(index, state[index]) for index in range(len(captured))]
             found = _call(module, lowered.results, [*own, *whole])
             news = [found[lowered.updates[index]] for index in self._written]
-            return news, found[:num_outputs]
+            return news, list(map(self._whole, found[:num_outputs]))
 
         def program(written: Any, kept: Any, batch: Any) -> Any:
             if not repeated:
@@ -147,7 +147,8 @@ class Program:
             partitioned = compiling.trace(*shapes).lower(lowering_platforms=(layouts.platform,))
             compiled = self._fitting(partitioned)
         seconds = lowered.seconds | {"compile": time.perf_counter() - begun}
-        found = facts.of(compiled, seconds, len(self._written))
+        products = precision.computed_in(lowered.products, layouts.platform)
+        found = facts.of(compiled, seconds, len(self._written), products)
         logging.getLogger("tfdp").info("A program was compiled for %s: %s.", layouts, found)
         return compiled, found
 
@@ -194,6 +195,14 @@ class Program:
         if variable is None or not variable.is_weight:
             return value
         return jax.lax.with_sharding_constraint(value, self._layouts.replicated)
+
+    def _whole(self, output: Any) -> Any:
+        """Returns an output that is whole on each device within the program, too.
+
+        Compiled for TPUs (libtpu 0.0.48) one that is a convolution's would else stay cut, which
+        JAX refuses: "Unexpected XLA sharding override".
+        """
+        return jax.lax.with_sharding_constraint(output, self._layouts.replicated)
 
     def _sharding(self, index: int) -> NamedSharding:
         variable = self._variables[index]

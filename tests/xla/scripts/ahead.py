@@ -1,6 +1,7 @@
 """Compiles steps for TPUs that are not there, and prints what they are as a line of JSON."""
 
 import json
+import re
 
 import jax
 import keras
@@ -90,6 +91,21 @@ def with_a_callback():
     return facts.of(compiled, {}, 0).host_transfers
 
 
+def cycles_of_a_product(level):
+    """What the compiler estimates of a product of float32, and what `explain` calls it."""
+    with jax.default_matmul_precision(level):
+        program = tfdp.XLAStrategy("v5e:2x2").partitioned(tf.matmul)
+        found = program.ahead(tf.TensorSpec([4096, 4096]), tf.TensorSpec([4096, 4096]))
+    text = program._latest._compiled.as_text()
+    estimated = re.findall(r'%fusion\S* = .*"estimated_cycles":"(\d+)"', text)
+    return found.products, max(map(int, estimated))
+
+
+def convolved():
+    program = tfdp.XLAStrategy("v5e:2x2").partitioned(lambda x, k: tf.nn.conv2d(x, k, 1, "SAME"))
+    return program.ahead(tf.TensorSpec([16, 8, 8, 4]), tf.TensorSpec([3, 3, 4, 4])).collectives
+
+
 def too_large():
     program = tfdp.XLAStrategy("v5e:2x2").partitioned(lambda x: x * 2)
     try:
@@ -105,4 +121,7 @@ found = {
 }
 found["v5e:2x2"]["sharded"] = step("v5e:2x2", mlp, "optimizer")
 found["callback"], found["too large"] = with_a_callback(), too_large()
+found["convolved"] = convolved()
+levels = ("default", "high", "highest")
+found["precision"] = {level: cycles_of_a_product(level) for level in levels}
 print(json.dumps(found))

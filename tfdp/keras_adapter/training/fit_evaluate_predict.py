@@ -92,6 +92,9 @@ def _run_arranged(
     if not within_fit:
         here = {
             "`tf.config.run_functions_eagerly`": tf.config.functions_run_eagerly(),
+            "whether TensorFloat-32 is enabled": (
+                tf.config.experimental.tensor_float_32_execution_enabled()
+            ),
             "the seed of `keras.utils.set_random_seed`": collectives.global_seed(),
             "whether an error was caught since the last call": processes.error is not None,
         }
