@@ -33,7 +33,7 @@ def build(name: str) -> tuple[Any, Any, Any]:
 
     layers = keras.layers
     rng = np.random.default_rng(0)
-    x = rng.standard_normal([EXAMPLES, 64], dtype=np.float32)
+    x: Any = rng.standard_normal([EXAMPLES, 64], dtype=np.float32)
     if name == "mlp":
         hidden = [layers.Dense(256, "relu"), layers.Dropout(0.1), layers.Dense(256, "relu")]
         model = keras.Sequential([keras.Input([64]), *hidden, layers.Dense(10)])

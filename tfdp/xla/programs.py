@@ -61,7 +61,11 @@ class Program:
         Args:
           batches: For each step its arguments.
         """
-        given = [self._placed(index, each) for index, each in enumerate(zip(*batches, strict=True))]
+        stacked = [self._stacked(each) for each in zip(*batches, strict=True)]
+        if self._in_parts:
+            given = list(map(self._placed_in_parts, range(len(stacked)), stacked))
+        else:
+            given = placed(stacked, self._layouts_of_arguments)
         with MOVING:
             holding, count = self._holding, self._num_written
             if holding.stale:
@@ -94,18 +98,19 @@ class Program:
             if variable is not None:
                 variable.taken(self._layouts_of_captured[place], holding, place)
             else:
-                holding.arrays[place] = placed(
-                    self._tensors[place].numpy(), self._layouts.replicated
+                (holding.arrays[place],) = placed(
+                    [self._tensors[place].numpy()], [self._layouts.replicated]
                 )
                 holding.stale.discard(place)
 
-    def _placed(self, index: int, tensors: Sequence[tf.Tensor]) -> Any:
+    def _stacked(self, tensors: Sequence[tf.Tensor]) -> np.ndarray:
         values = [np.asarray(tensor) for tensor in tensors]
-        value = values[0] if self._steps == 1 else np.stack(values)
-        like = self._lowered.parameters[index]
-        sharding = self._layouts_of_arguments[index]
-        if not (self._in_parts and like.shape):
-            return placed(value, sharding)
+        return values[0] if self._steps == 1 else np.stack(values)
+
+    def _placed_in_parts(self, index: int, value: np.ndarray) -> Any:
+        like, sharding = self._lowered.parameters[index], self._layouts_of_arguments[index]
+        if not like.shape:
+            return placed([value], [sharding])[0]
         shape, axis = self._given(like).shape, int(self._steps != 1)
         widths = [(0, 0)] * value.ndim
         widths[axis] = (0, shape[axis] // self._layouts.num_processes - value.shape[axis])

@@ -179,7 +179,7 @@ class DeviceVariable(ResourceVariable):
             if not self._was_taken:
                 # Each process has made its own; later each writes what the others do.
                 value, self._was_taken = of_first(value), True
-            array = placed(value, layout)
+            (array,) = placed([value], [layout])
             self._fetched = array if is_own else None
         holding.arrays[place] = array
         if self._captured_by:
