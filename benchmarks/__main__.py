@@ -18,6 +18,7 @@ from benchmarks.everything import add_all
 from benchmarks.faults import add_faults
 from benchmarks.fit import add_fit
 from benchmarks.gathers import add_gathers
+from benchmarks.keras_on_jax import add_keras_on_jax
 from benchmarks.memory import add_memory
 from benchmarks.normalization import add_normalization
 from benchmarks.optimizers import add_optimizers
@@ -69,6 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
         add_memory,
         add_fit,
         add_gathers,
+        add_keras_on_jax,
         add_normalization,
         add_optimizers,
         add_partitioners,

@@ -62,3 +62,44 @@ def test_a_method_is_compiled_ahead_and_explained_as_a_function_is(on_devices):
     assert float(scale.step(tf.ones([4]))) == 12
     assert scale.step.explain() is facts
     assert facts.collectives == {"all-reduce": 1}
+
+
+def test_later_calls_go_by_where_tensors_are_not_by_which_they_are(on_devices):
+    step = on_devices(2).partitioned(lambda x, y, options: (x - 2 * y[0]) * options["b"] + x[0])
+    x, y, z = (tf.constant([value, value]) for value in (1.0, 3.0, 5.0))
+
+    def expected(x, y, b):
+        return (x - 2 * y) * b + x
+
+    for first, second, third in ((x, x, x), (x, y, z), (y, x, x), (z, x, y)):
+        found = step(first, (second,), {"c": third, "b": third})
+        again = step(first, (second,), {"c": x, "b": third})
+        for each in (found, again):
+            np.testing.assert_array_equal(each, expected(first, second, third))
+    assert step.experimental_get_tracing_count() == 1
+
+
+def test_arguments_in_another_order_of_names_are_others(on_devices):
+    step = on_devices(2).partitioned(lambda named: tf.stack(list(named.values())))
+    one, two = tf.constant(1.0), tf.constant(2.0)
+    for _ in range(2):
+        np.testing.assert_array_equal(step({"a": one, "b": two}), [1.0, 2.0])
+        np.testing.assert_array_equal(step({"b": two, "a": one}), [2.0, 1.0])
+
+
+def test_numbers_of_python_are_part_of_the_program_in_later_calls_too(on_devices):
+    step = on_devices(2).partitioned(lambda x, times, add: tf.reduce_sum(x) * times + add)
+    x = tf.ones([4])
+    found = [
+        float(step(x, times, add)) for _ in range(2) for times, add in ((2, 1), (3, 1), (1, 2))
+    ]
+    assert found == [9.0, 13.0, 6.0] * 2
+    assert float(step(x, True, 0)) == 4
+
+
+def test_outputs_keep_the_order_of_their_names(on_devices):
+    step = on_devices(2).partitioned(lambda x: {"b": tf.reduce_sum(x), "a": x[0], "c": x[1]})
+    for _ in range(2):
+        found = step(tf.constant([1.0, 2.0]))
+        assert list(found) == ["b", "a", "c"]
+        assert [float(each) for each in found.values()] == [3.0, 1.0, 2.0]

@@ -46,6 +46,7 @@ _MODULES = (
     "saving.model_files",
     "training.fit_evaluate_predict",
     "training.feeding",
+    "training.late_logs",
     "training.trainer",
     "training.unscaled_losses",
     "variables.lazy",

@@ -41,6 +41,9 @@ from keras.src.trainers.trainer import Trainer
 # The function `print_msg`, with which Keras says where it has saved.
 from keras.src.utils import io_utils
 
+# The function that makes Python's numbers of what a step logs.
+from keras.src.utils.python_utils import pythonify_logs
+
 from tfdp.hooks import Attribute, method
 
 # The name in the global state of the generator that draws without a seed use. Keras has a constant
@@ -102,6 +105,9 @@ metadata_path_before = Attribute(keras.callbacks.BackupAndRestore, "_prev_traini
 epoch_of_backup = Attribute(keras.callbacks.BackupAndRestore, "_current_epoch")
 batch_of_backup = Attribute(keras.callbacks.BackupAndRestore, "_last_batch_seen")
 
+# When the progress bar has shown something last.
+last_update_of_bar = Attribute(keras.utils.Progbar, "_last_update")
+
 __all__ = [
     "GLOBAL_SEED_GENERATOR",
     "SCRATCH_GRAPH",
@@ -129,6 +135,7 @@ __all__ = [
     "io_utils",
     "iterations_of_optimizer",
     "key_of_variable",
+    "last_update_of_bar",
     "legacy_h5_format",
     "loss",
     "make_class_weight_map_fn",
@@ -137,6 +144,7 @@ __all__ = [
     "nn",
     "numpy",
     "own_state",
+    "pythonify_logs",
     "rate_of_optimizer",
     "reduction_axes",
     "saving_lib",

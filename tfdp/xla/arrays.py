@@ -19,12 +19,15 @@ from tfdp.errors import RankMismatchError
 from tfdp.xla import pending
 
 
-def placed(value: np.ndarray, sharding: NamedSharding) -> Any:
-    """Returns an array on the devices, of a value that every process has whole."""
+def placed(values: Sequence[np.ndarray], shardings: Sequence[NamedSharding]) -> list[Any]:
+    """Returns arrays on the devices, of values that every process has whole."""
     with jax.enable_x64(True):
         if jax.process_count() == 1:
-            return jax.device_put(value, sharding)
-        return jax.make_array_from_callback(value.shape, sharding, value.__getitem__)
+            return list(jax.device_put(list(values), list(shardings)))
+        return [
+            jax.make_array_from_callback(value.shape, sharding, value.__getitem__)
+            for value, sharding in zip(values, shardings, strict=True)
+        ]
 
 
 def placed_in_parts(own: np.ndarray, sharding: NamedSharding, shape: tuple[int, ...]) -> Any:

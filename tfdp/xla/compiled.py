@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.replicas import one_device
-from tfdp.strategy._tensorflow_programs import could_possibly_record
+from tfdp.strategy._tensorflow_programs import EagerTensor, could_possibly_record
 from tfdp.strategy.arguments import Arguments
 from tfdp.strategy.outside_tapes import without_gradient
 from tfdp.xla import precision, warnings
@@ -42,6 +42,24 @@ class OwnRows:
         return self.data.shape
 
 
+class _Route(NamedTuple):
+    """The way of a call whose arguments are tensors, which later calls of such shapes go at once.
+
+    Attributes:
+      program: The program.
+      structure: The structure of what it returns.
+      outputs: The leaves of that, with a tensor where there is a result.
+      places: For each step where its tensors are among those of all calls: see `_outline`.
+      is_whole: Whether each process gives whole arguments.
+    """
+
+    program: Program
+    structure: Any
+    outputs: list[Any]
+    places: list[list[int]]
+    is_whole: bool
+
+
 class Compiled:
     """A function of one device that is compiled for all: once for each shape of its arguments.
 
@@ -58,6 +76,7 @@ class Compiled:
     def __init__(self, strategy: XLAStrategy, function: Callable[..., Any]) -> None:
         self._strategy, self.python_function = strategy, function
         self._programs: dict[Any, tuple[Program, Any]] = {}
+        self._routes: dict[Any, _Route] = {}
         self._latest: Program | None = None
         functools.update_wrapper(self, function)
 
@@ -90,6 +109,9 @@ class Compiled:
           The structure of its outputs, dense tensors, with arrays on the devices in their place.
         """
         flat, structure = self._run(calls)
+        if type(structure) is dict and all(map(tf.is_tensor, structure.values())):  # at once
+            found = dict(zip(sorted(structure), flat, strict=True))
+            return {name: found[name] for name in structure}
         return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
 
     def _run(self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]) -> tuple[Any, Any]:
@@ -106,19 +128,36 @@ class Compiled:
     def _run_together(
         self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]
     ) -> tuple[Any, Any]:
+        tensors: list[tf.Tensor] = []
+        key = _outline(calls, tensors)
+        route = None if key is None else self._routes.get(key)
+        if route is not None:
+            given = [[tensors[place] for place in places] for places in route.places]
+        else:
+            route, given = self._first(calls, tensors)
+            # A tensor that was given twice says nothing of where two others would go.
+            if key is not None and len({*map(id, tensors)}) == len(tensors):
+                self._routes[key] = route
+        self._latest = route.program
+        if route.is_whole:
+            check_alike([tensor for each in given for tensor in each])
+        outputs = iter(route.program(given))
+        flat = [next(outputs) if tf.is_tensor(leaf) else leaf for leaf in route.outputs]
+        return flat, route.structure
+
+    def _first(
+        self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]], tensors: Sequence[tf.Tensor]
+    ) -> tuple[_Route, list[list[tf.Tensor]]]:
+        """Returns the way of calls with such arguments, and of these tensors those of each."""
         rows = [_rows_of(*call) for call in calls]
         every = [arguments_of(*own) for _, own in rows]
         whole, _ = rows[0]
-        self._latest, structure = self._program(every[0], len(every), whole)
+        program, structure = self._program(every[0], len(every), whole)
         given = [[parts[0] for parts in each.parts] for each in every]
-        if whole is None:
-            check_alike([tensor for each in given for tensor in each])
-        outputs = iter(self._latest(given))
-        flat = [
-            next(outputs) if tf.is_tensor(leaf) else leaf
-            for leaf in tf.nest.flatten(structure, expand_composites=True)
-        ]
-        return flat, structure
+        all_places = {id(tensor): place for place, tensor in enumerate(tensors)}
+        places = [[all_places.get(id(tensor), -1) for tensor in each] for each in given]
+        outputs = tf.nest.flatten(structure, expand_composites=True)
+        return _Route(program, structure, outputs, places, whole is None), given
 
     @tf.autograph.experimental.do_not_convert
     def ahead(self, *args: Any, **kwargs: Any) -> Facts:
@@ -193,6 +232,27 @@ class Compiled:
 def on_host(array: Any) -> Any:
     """Returns an array on the devices as a tensor of TensorFlow; other values as they are."""
     return tf.constant(fetched(array)) if hasattr(array, "addressable_shards") else array
+
+
+def _outline(nest: Any, tensors: list[tf.Tensor]) -> Any:
+    """Returns all that a program depends on in arguments, and adds their tensors to a list.
+
+    None: they have something else than tensors and integers in tuples, lists and dictionaries.
+    """
+    kind = type(nest)
+    if kind is EagerTensor:
+        tensors.append(nest)
+        array = np.asarray(nest)  # which shares its memory, and tells its shape at once
+        return array.dtype, array.shape
+    if kind is int or nest is None:
+        return kind, nest
+    if kind is dict:
+        parts = [(name, _outline(each, tensors)) for name, each in nest.items()]
+        return None if any(part is None for _, part in parts) else (kind, *parts)
+    if kind in (tuple, list, OwnRows):
+        parts = [_outline(each, tensors) for each in nest]
+        return None if any(part is None for part in parts) else (kind, *parts)
+    return None
 
 
 def _tensors(*given: Any) -> list[tf.Tensor]:

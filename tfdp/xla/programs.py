@@ -21,7 +21,7 @@ from tfdp.xla.constraints import with_constraints
 from tfdp.xla.facts import Facts
 from tfdp.xla.layouts import Layouts
 from tfdp.xla.lowering import Lowered, main_of
-from tfdp.xla.variables import MOVING, DeviceVariable, variable_of
+from tfdp.xla.variables import MOVING, DeviceVariable, Holding, variable_of
 
 
 class Program:
@@ -43,12 +43,16 @@ class Program:
     ) -> None:
         self._lowered, self._layouts = lowered, layouts
         self._steps, self._in_parts = steps, in_parts
-        self._variables = [variable_of(tensor) for tensor in lowered.captured]
-        self._written = list(lowered.updates)
-        every = range(len(self._variables))
-        self._kept = [index for index in every if index not in lowered.updates]
-        self._layouts_of_captured = list(map(self._sharding, every))
-        self._constants: dict[int, Any] = {}  # captured tensors on the devices
+        every = range(len(lowered.captured))
+        # What is captured, in another order: that which is written comes first.
+        self._order = sorted(every, key=lambda index: index not in lowered.updates)
+        self._num_written = len(lowered.updates)
+        self._tensors = [lowered.captured[index] for index in self._order]
+        self._captured = [variable_of(tensor) for tensor in self._tensors]
+        self._layouts_of_captured = list(map(self._layout, self._captured))
+        arguments = lowered.parameters[: lowered.num_arguments]
+        self._layouts_of_arguments = list(map(self._layout_of_argument, arguments))
+        self._holding = Holding(len(every))
         self._compiled, self.facts = self._compile()
 
     def __call__(self, batches: Sequence[Sequence[tf.Tensor]]) -> list[Any]:
@@ -57,48 +61,62 @@ class Program:
         Args:
           batches: For each step its arguments.
         """
-        given = [self._placed(index, each) for index, each in enumerate(zip(*batches, strict=True))]
+        stacked = [self._stacked(each) for each in zip(*batches, strict=True)]
+        if self._in_parts:
+            given = list(map(self._placed_in_parts, range(len(stacked)), stacked))
+        else:
+            given = placed(stacked, self._layouts_of_arguments)
         with MOVING:
-            written = [self._taken(index) for index in self._written]
-            kept = [self._taken(index) for index in self._kept]
+            holding, count = self._holding, self._num_written
+            if holding.stale:
+                self._take_stale()
             with pending.call():
-                outputs, news = self._compiled(written, kept, given)
-            pending.note([*outputs, *news])
-            for index, new in zip(self._written, news, strict=True):
-                self._variable(index).left(new)
+                outputs, news = self._compiled(
+                    holding.arrays[:count], holding.arrays[count:], given
+                )
+            pending.note(outputs or news)
+            holding.arrays[:count] = news
+            for place in holding.stale:  # of variables that graphs have captured
+                variable = self._captured[place]
+                if place < count and variable is not None:
+                    variable.left(news[place])
         return list(outputs)
 
     @property
     def variables(self) -> list[DeviceVariable]:
         """The variables that it captures."""
-        return [each for each in self._variables if each is not None]
+        return [variable for variable in self._captured if variable is not None]
 
-    def _variable(self, index: int) -> DeviceVariable:
-        variable = self._variables[index]
-        assert variable is not None
-        return variable
+    def _take_stale(self) -> None:
+        """Takes what others have written or taken since the last call, in all processes alike."""
+        holding = self._holding
+        stale = [(place, self._captured[place]) for place in sorted(holding.stale)]
+        for _, variable in stale:
+            if variable is not None:
+                variable.let_go()  # all do first, so that what else held them is gone from memory
+        for place, variable in stale:
+            if variable is not None:
+                variable.taken(self._layouts_of_captured[place], holding, place)
+            else:
+                (holding.arrays[place],) = placed(
+                    [self._tensors[place].numpy()], [self._layouts.replicated]
+                )
+                holding.stale.discard(place)
 
-    def _taken(self, index: int) -> Any:
-        if self._variables[index] is None:
-            if index not in self._constants:
-                value = self._lowered.captured[index].numpy()
-                self._constants[index] = placed(value, self._layouts.replicated)
-            return self._constants[index]
-        return self._variable(index).taken(self._layouts_of_captured[index])
-
-    def _placed(self, index: int, tensors: Sequence[tf.Tensor]) -> Any:
+    def _stacked(self, tensors: Sequence[tf.Tensor]) -> np.ndarray:
         values = [np.asarray(tensor) for tensor in tensors]
-        value = values[0] if self._steps == 1 else np.stack(values)
-        like = self._lowered.parameters[index]
-        sharding = self._sharding_of_argument(like)
-        if not (self._in_parts and like.shape):
-            return placed(value, sharding)
+        return values[0] if self._steps == 1 else np.stack(values)
+
+    def _placed_in_parts(self, index: int, value: np.ndarray) -> Any:
+        like, sharding = self._lowered.parameters[index], self._layouts_of_arguments[index]
+        if not like.shape:
+            return placed([value], [sharding])[0]
         shape, axis = self._given(like).shape, int(self._steps != 1)
         widths = [(0, 0)] * value.ndim
         widths[axis] = (0, shape[axis] // self._layouts.num_processes - value.shape[axis])
         return placed_in_parts(np.pad(value, widths), sharding, shape)
 
-    def _sharding_of_argument(self, like: jax.ShapeDtypeStruct) -> NamedSharding:
+    def _layout_of_argument(self, like: jax.ShapeDtypeStruct) -> NamedSharding:
         shape = self._layouts.given(like.shape, self._in_parts)
         return self._layouts.of_argument(shape, self._steps != 1)
 
@@ -106,16 +124,17 @@ class Program:
         lowered, layouts = self._lowered, self._layouts
         count, repeated = lowered.num_arguments, self._steps != 1
         arguments, captured = lowered.parameters[:count], lowered.parameters[count:]
-        num_outputs = len(lowered.results) - len(lowered.updates)
+        num_written = self._num_written
+        num_outputs = len(lowered.results) - num_written
         module = with_constraints(lowered.module, layouts.axis, layouts.num_devices)
 
         def once(written: Sequence[Any], kept: Sequence[Any], batch: Sequence[Any]) -> Any:
-            state = dict(zip(self._written, written, strict=True))
-            state |= dict(zip(self._kept, kept, strict=True))
+            held = map(self._gathered, self._captured, [*written, *kept])
+            state = dict(zip(self._order, held, strict=True))
             own = [self._own(each, like) for each, like in zip(batch, arguments, strict=True)]
-            whole = [self._gathered(index, state[index]) for index in range(len(captured))]
+            whole = [state[index] for index in range(len(captured))]
             found = _call(module, lowered.results, [*own, *whole])
-            news = [found[lowered.updates[index]] for index in self._written]
+            news = [found[lowered.updates[index]] for index in self._order[:num_written]]
             return news, list(map(self._whole, found[:num_outputs]))
 
         def program(written: Any, kept: Any, batch: Any) -> Any:
@@ -126,14 +145,11 @@ class Program:
             return [each[-1] for each in every], news
 
         states = self._layouts_of_captured
-        shardings = (
-            [states[index] for index in self._written],
-            [states[index] for index in self._kept],
-            list(map(self._sharding_of_argument, arguments)),
-        )
+        in_order = [captured[index] for index in self._order]
+        shardings = states[:num_written], states[num_written:], self._layouts_of_arguments
         shapes = (
-            [captured[index] for index in self._written],
-            [captured[index] for index in self._kept],
+            in_order[:num_written],
+            in_order[num_written:],
             list(map(self._given, arguments)),
         )
         compiling = jax.jit(
@@ -148,7 +164,7 @@ class Program:
             compiled = self._fitting(partitioned)
         seconds = lowered.seconds | {"compile": time.perf_counter() - begun}
         products = precision.computed_in(lowered.products, layouts.platform)
-        found = facts.of(compiled, seconds, len(self._written), products)
+        found = facts.of(compiled, seconds, num_written, products)
         logging.getLogger("tfdp").info("A program was compiled for %s: %s.", layouts, found)
         return compiled, found
 
@@ -185,13 +201,12 @@ class Program:
             jax.numpy.concatenate(runs), self._layouts.of_argument(like.shape)
         )
 
-    def _gathered(self, index: int, value: Any) -> Any:
+    def _gathered(self, variable: DeviceVariable | None, value: Any) -> Any:
         """Returns a weight whole, as the program computes with it; other values as they are.
 
         XLA would else cut what is computed of a batch along other axes as well. Where these were
         an image's, gradients of a convolution came out wrong (jaxlib 0.10.2).
         """
-        variable = self._variables[index]
         if variable is None or not variable.is_weight:
             return value
         return jax.lax.with_sharding_constraint(value, self._layouts.replicated)
@@ -204,8 +219,7 @@ class Program:
         """
         return jax.lax.with_sharding_constraint(output, self._layouts.replicated)
 
-    def _sharding(self, index: int) -> NamedSharding:
-        variable = self._variables[index]
+    def _layout(self, variable: DeviceVariable | None) -> NamedSharding:
         return self._layouts.replicated if variable is None else self._layouts.of_variable(variable)
 
 

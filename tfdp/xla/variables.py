@@ -4,6 +4,11 @@ A value is at one of two places, or at both. A program takes it to the devices a
 one there. Whoever reads it on the host has it copied there first; whoever takes hold of it in
 another way may write it, and the devices' copy is dropped. One thread at a time moves values: see
 `MOVING`.
+
+Between two calls of a program nobody is asked for anything. What a call returns is kept whole, as
+the list that the next call takes: a `Holding`. A variable looks there for its array when somebody
+asks for it, and whoever writes it, or takes it to another program, notes in the holding that its
+place there is stale.
 """
 
 from __future__ import annotations
@@ -32,6 +37,19 @@ _VARIABLE = "_tfdp_device_variable"
 MOVING = threading.RLock()
 
 
+class Holding:
+    """The arrays that a program goes on with from call to call.
+
+    Attributes:
+      arrays: The arrays, by their places among what the program captures.
+      stale: The places of those that must be taken again from whoever has them.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.arrays: list[Any] = [None] * size
+        self.stale = set(range(size))
+
+
 class DeviceVariable(ResourceVariable):
     """A variable of TensorFlow on the host, whose value may be on the devices instead.
 
@@ -41,8 +59,9 @@ class DeviceVariable(ResourceVariable):
 
     # Instances are made by TensorFlow and given this class: see `adopt`.
     is_weight = True
-    _array: Any = None  # the value on the devices; None: they have none
-    _is_home = True  # whether the host has the value
+    _held: tuple[Holding, int] | None = None  # what has the value on the devices, and where in it
+    _own: Any = None  # the value on the devices where no holding has it; None: they have none
+    _fetched: Any = None  # the array whose value the host has as well
     _was_taken = False  # whether the devices have had the value before
     _is_read = False  # while it is read on the host
     # Graphs of others, each of which may read or write it at any time. Several processes forget
@@ -63,6 +82,19 @@ class DeviceVariable(ResourceVariable):
         return resource
 
     @property
+    def _array(self) -> Any:
+        """The value on the devices; None: they have none."""
+        if self._held is None:
+            return self._own
+        holding, place = self._held
+        return holding.arrays[place]
+
+    @property
+    def _is_home(self) -> bool:
+        """Whether the host has the value."""
+        return self._array is None or self._array is self._fetched
+
+    @property
     def handle(self) -> tf.Tensor:
         """The resource, which whoever asks may write."""
         handle = self._resource
@@ -79,8 +111,9 @@ class DeviceVariable(ResourceVariable):
                 self._captured_by.add(graph)
         with MOVING:
             self._come_home()
-            if not self._is_read:
-                self._array = None
+            if self._captured_by or not self._is_read:
+                self.let_go()
+                self._own = self._fetched = None
         return handle
 
     def value(self) -> tf.Tensor:
@@ -126,40 +159,56 @@ class DeviceVariable(ResourceVariable):
         with MOVING:
             return super().assign_sub(*args, **kwargs)
 
-    def taken(self, layout: NamedSharding) -> Any:
-        """Returns the value on the devices; the caller holds `MOVING`.
+    def taken(self, layout: NamedSharding, holding: Holding, place: int) -> None:
+        """Puts the value on the devices into a holding; the caller holds `MOVING`.
 
         Args:
-          layout: The layout of the array that is returned. A value that lies otherwise, as another
-            strategy has it, comes home and is sent again, and so does one that a graph may write.
+          layout: The layout of the array. A value that lies otherwise, as another strategy has it,
+            comes home and is sent again, and so does one that a graph may write.
+          holding: The holding, which has the value from now on, if no graph may write it.
+          place: The place in it.
         """
-        if self._array is not None and (self._captured_by or self._array.sharding != layout):
+        array = self._array
+        if array is not None and (self._captured_by or array.sharding != layout):
             self._come_home()
-            self._array = None
-        if self._array is None:
+            array = None
+        if array is None:
             # A copy: a program writes in place, and a device's array may be the host's.
             value = np.array(self._read_on_host().numpy())
+            is_own = self._was_taken or jax.process_count() == 1
             if not self._was_taken:
                 # Each process has made its own; later each writes what the others do.
                 value, self._was_taken = of_first(value), True
-                self._is_home = jax.process_count() == 1
-            self._array = placed(value, layout)
-        return self._array
+            (array,) = placed([value], [layout])
+            self._fetched = array if is_own else None
+        holding.arrays[place] = array
+        if self._captured_by:
+            self.left(array)
+        else:
+            holding.stale.discard(place)
+            self._held, self._own = (holding, place), None
+
+    def let_go(self) -> None:
+        """Takes the value from the holding that has it; the caller holds `MOVING`."""
+        if self._held is not None:
+            holding, place = self._held
+            self._own, self._held = holding.arrays[place], None
+            holding.stale.add(place)
 
     def left(self, array: Any) -> None:
-        """Takes an array on the devices for the new value; the caller holds `MOVING`."""
-        self._array, self._is_home = array, False
-        if self._captured_by:
-            self._come_home()
-            self._array = None
+        """Brings home the value of one that a graph may use; the caller holds `MOVING`."""
+        self._own = array
+        self._come_home()
+        self._own = self._fetched = None
 
     def _come_home(self) -> None:
-        if self._is_home:
+        array = self._array
+        if array is None or array is self._fetched:
             return
-        value = np.array(fetched(self._array))  # a copy: the next step writes in place
+        value = np.array(fetched(array))  # a copy: the next step writes in place
         with tf.init_scope(), tf.device(self._resource.device):
             tf.raw_ops.AssignVariableOp(resource=self._resource, value=value)
-        self._is_home = True
+        self._fetched = array
 
     def _read_on_host(self) -> tf.Tensor:
         with tf.init_scope():

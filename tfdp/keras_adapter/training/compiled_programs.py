@@ -38,6 +38,8 @@ def made(model: keras.Model, step_function: Callable[..., Any]) -> Callable[...,
             outputs = program.run([((batch,), {}) for batch in alike])
         if error is not None:
             raise error
+        if all(getattr(output, "ndim", 0) == 0 for output in tf.nest.flatten(outputs)):
+            return outputs
         return tf.nest.map_structure(_as_logged, outputs)
 
     function.steps = program  # type: ignore[attr-defined]
@@ -144,6 +146,8 @@ def _as_logged(output: Any) -> Any:
 
 def _plain(batch: Any) -> Any:
     """Returns a batch with None for what is left out."""
+    if not any(isinstance(leaf, tf.experimental.Optional) for leaf in tf.nest.flatten(batch)):
+        return batch
     return tf.nest.map_structure(
         lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch
     )
