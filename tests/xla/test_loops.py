@@ -1,4 +1,4 @@
-"""A loop's gradient computes what one device does, and keeps a weight once, not in each iteration."""
+"""A loop's gradient computes what one device does, and keeps a weight once, not each time."""
 
 import keras
 import numpy as np

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -129,7 +129,8 @@ class Compiled:
         self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]
     ) -> tuple[Any, Any]:
         tensors: list[tf.Tensor] = []
-        key = _outline(calls, tensors)
+        outline = _outline(calls, tensors)
+        key = None if outline is None else (outline, precision.asked())
         route = None if key is None else self._routes.get(key)
         if route is not None:
             given = [[tensors[place] for place in places] for places in route.places]
@@ -249,7 +250,10 @@ def _outline(nest: Any, tensors: list[tf.Tensor]) -> Any:
     if kind is dict:
         parts = [(name, _outline(each, tensors)) for name, each in nest.items()]
         return None if any(part is None for _, part in parts) else (kind, *parts)
-    if kind in (tuple, list, OwnRows):
+    if kind is OwnRows:
+        part = _outline(nest.data, tensors)
+        return None if part is None else (kind, nest.size, part)
+    if kind in (tuple, list):
         parts = [_outline(each, tensors) for each in nest]
         return None if any(part is None for part in parts) else (kind, *parts)
     return None
