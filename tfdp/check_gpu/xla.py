@@ -92,7 +92,11 @@ def _finding(
         said += f"; a step {1e3 * known['tfdp']:.2f} ms"
     rounds = min(map(len, times.values()))
     pairs = ratio(*(times[side][:rounds] for side in SIDES)) if rounds else None
-    said += f" ({pairs.median_of_pairs:.2f} x Keras on JAX's)" if pairs else "; no pair of times"
+    if pairs:
+        said += f" ({pairs.median_of_pairs:.2f} x Keras on JAX's)"
+    else:
+        why = "a side has failed: see the file" if failures else "the time was over before"
+        said += f"; no step of both sides: {why}"
     details = {**right, "step_seconds": times, "failures": failures}
     state = "differs" if unlike else "works" if pairs and not failures else "failed"
     return Finding(state, said, details)
