@@ -98,12 +98,16 @@ def test_a_process_that_gives_no_answer_has_its_last_words_said(reason, state, r
 def test_a_side_that_fails_is_kept_and_what_fits_into_the_time_is_compared(runs):
     runs["keras_on_jax"] = Failure("python -m x", "exited with status 1", "why")
     found = xla.compared("GPU", 1, 1e6)
-    assert found.state == "failed" and "no pair of times" in found.said
+    assert found.state == "failed" and "no step of both sides: a side has failed" in found.said
     assert "why" in found.details["failures"][0]
     del runs["keras_on_jax"]
     found = xla.compared("GPU", 1, 50.0)
     assert found.details["step_seconds"] == {"tfdp": [0.008] * 2, "keras_on_jax": [0.010]}
     assert found.state == "works"
+    runs["keras_on_jax"] = Failure("python -m x", "was killed after 10 s", "")
+    found = xla.compared("GPU", 1, 30.0)
+    assert "no step of both sides: the time was over" in found.said
+    assert not found.details["failures"]
 
 
 @pytest.mark.slow

@@ -53,11 +53,11 @@ def compared(device: str, present: int, limit_seconds: float) -> Finding:
             if left < _SHORTEST_RUN_SECONDS:
                 break
             step = _run(["step", "--side", side, "--size", _SIZE[device]], device, left)
-            if isinstance(step, Failure):
+            if not isinstance(step, Failure):
+                times[side].append(step["median_step_seconds"])
+            elif time.monotonic() < ends:  # else only the time was over
                 times[side].append(None)
                 failures.append(str(step))
-            else:
-                times[side].append(step["median_step_seconds"])
     return _finding(right, times, failures)
 
 
@@ -92,7 +92,11 @@ def _finding(
         said += f"; a step {1e3 * known['tfdp']:.2f} ms"
     rounds = min(map(len, times.values()))
     pairs = ratio(*(times[side][:rounds] for side in SIDES)) if rounds else None
-    said += f" ({pairs.median_of_pairs:.2f} x Keras on JAX's)" if pairs else "; no pair of times"
+    if pairs:
+        said += f" ({pairs.median_of_pairs:.2f} x Keras on JAX's)"
+    else:
+        why = "a side has failed: see the file" if failures else "the time was over before"
+        said += f"; no step of both sides: {why}"
     details = {**right, "step_seconds": times, "failures": failures}
     state = "differs" if unlike else "works" if pairs and not failures else "failed"
     return Finding(state, said, details)
