@@ -155,11 +155,6 @@ def test_a_program_is_called_outside_of_graphs(on_devices):
         tf.function(lambda x: step(x))(tf.ones([4]))
 
 
-def test_replica_functions_are_refused_with_the_way_to_go(on_devices):
-    with pytest.raises(NotImplementedError, match=r"@strategy\.partitioned"):
-        on_devices(2).run(lambda: 1)
-
-
 def test_a_model_that_runs_eagerly_is_refused(on_devices):
     with on_devices(2).scope():
         model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
