@@ -25,8 +25,8 @@ MORE_UPLOADS = {"cnn": 3, "embedding": 2, "lstm": 4, "transformer": 6}
 
 # For each replica: sums, what joins and divides their buckets, and zeros in the place of stand-ins.
 MORE_LAUNCHES = 30
-# What a layer's moments take to be one sum: a mean, a norm, and what joins and splits them. And
-# what is made of lengths, which one device has as constants where all batches are of one size.
+# What moments take to be one sum: a mean, a norm, and what joins and splits them. And what
+# is made of lengths, which one device has as constants where all batches are of one size.
 MORE_OF_LAYERS = {"cnn": 20, "transformer": 11}
 
 pytestmark = [
