@@ -1,9 +1,11 @@
 """Steps that are compiled without running: on CPU devices, and for TPUs that are not there."""
 
+import collections
 import importlib.util
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -35,6 +37,24 @@ def test_fit_runs_the_program_that_was_compiled_ahead_of_it(on_devices, steps):
     assert strategy.explain(model) is facts
     assert model.train_function.steps.experimental_get_tracing_count() == 1
     assert not any(map(np.array_equal, before, model.get_weights()))
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_several_steps_in_one_program_copy_no_more_than_one(on_devices, count):
+    """What is carried from step to step is written in place, as far as a step alone does so."""
+
+    def copied(steps):
+        strategy = on_devices(count)
+        with strategy.scope():
+            hidden = [keras.layers.Dense(units, "relu") for units in (32, 24)]
+            model = keras.Sequential([keras.Input([4]), *hidden, keras.layers.Dense(1)])
+            model.compile("adam", "mse", steps_per_execution=steps)
+        assert strategy.compile_ahead(model, BATCH).weights_copied == 0
+        text = model.train_function.steps._latest._compiled.as_text()
+        shapes = re.findall(r"= (\w+\[[\d,]+\])\S* copy\(", text)  # numbers are not counted
+        return collections.Counter(shapes)
+
+    assert copied(4) <= copied(1)
 
 
 def test_to_compile_ahead_changes_no_weight(on_devices):
