@@ -22,6 +22,8 @@ class Facts(NamedTuple):
         "send", "recv", "host memory", or the target of a callback.
       memory_bytes: The bytes of a device that it needs at once: of arguments, results and between.
       weights_copied: How many of the variables that it writes are not written in place.
+      gathered_at_start: The names of the weights that are cut between steps and whole in all of a
+        step: see `tfdp.xla.gathers`.
     """
 
     seconds: dict[str, float]
@@ -31,11 +33,14 @@ class Facts(NamedTuple):
     host_transfers: tuple[str, ...]
     memory_bytes: int
     weights_copied: int
+    gathered_at_start: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         found = ", ".join(f"{count} {kind}" for kind, count in self.collectives.items())
         took = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items())
-        return f"{found or 'no collective'}; {self.memory_bytes / 2**20:.0f} MiB a device; {took}"
+        said = f"{found or 'no collective'}; {self.memory_bytes / 2**20:.0f} MiB a device; {took}"
+        whole = ", ".join(self.gathered_at_start)
+        return f"{said}; gathered as a step begins: {whole}" if whole else said
 
 
 def of(compiled: Any, seconds: dict[str, float], num_written: int) -> Facts:

@@ -51,7 +51,7 @@ def without_copies_of_invariants(module: str) -> str:
 
 
 def _replace(loop: Any) -> bool:
-    """Has backward loops take what a forward loop writes to stacks; returns whether there is any."""
+    """Has backward loops take what a forward loop writes to stacks; returns whether any do."""
     body = loop.regions[1].blocks[0]
     returned = list(_last(body).operands)
     found = False

@@ -15,10 +15,11 @@ from jax.extend.core import Primitive
 from jax.sharding import NamedSharding
 
 from tfdp.xla import facts, pending, warnings
-from tfdp.xla._jax import func, ir, merge_mlir_modules, register_lowering
+from tfdp.xla._jax import compiled_for_memory, func, ir, merge_mlir_modules, register_lowering
 from tfdp.xla.arrays import placed, placed_in_parts
 from tfdp.xla.constraints import with_constraints
 from tfdp.xla.facts import Facts
+from tfdp.xla.gathers import Gathered, with_gathers
 from tfdp.xla.layouts import Layouts
 from tfdp.xla.lowering import Lowered, main_of
 from tfdp.xla.variables import MOVING, DeviceVariable, variable_of
@@ -107,7 +108,9 @@ class Program:
         count, repeated = lowered.num_arguments, self._steps != 1
         arguments, captured = lowered.parameters[:count], lowered.parameters[count:]
         num_outputs = len(lowered.results) - len(lowered.updates)
-        module = with_constraints(lowered.module, layouts.axis, layouts.num_devices)
+        module, self._at_start = self._with_gathers()
+        names = tuple(self._variable(place - count).name for place in sorted(self._at_start))
+        module = with_constraints(module, layouts.axis, layouts.num_devices)
 
         def once(written: Sequence[Any], kept: Sequence[Any], batch: Sequence[Any]) -> Any:
             state = dict(zip(self._written, written, strict=True))
@@ -147,7 +150,7 @@ class Program:
             partitioned = compiling.trace(*shapes).lower(lowering_platforms=(layouts.platform,))
             compiled = self._fitting(partitioned)
         seconds = lowered.seconds | {"compile": time.perf_counter() - begun}
-        found = facts.of(compiled, seconds, len(self._written))
+        found = facts.of(compiled, seconds, len(self._written))._replace(gathered_at_start=names)
         logging.getLogger("tfdp").info("A program was compiled for %s: %s.", layouts, found)
         return compiled, found
 
@@ -155,6 +158,8 @@ class Program:
         """Returns a program compiled, which must fit into a device's memory."""
         try:
             with warnings.compiling(self._layouts):
+                if self._layouts.shard == "parameters" and self._layouts.platform == "cpu":
+                    return compiled_for_memory(partitioned)
                 return partitioned.compile()
         except jax.errors.JaxRuntimeError as error:
             said = str(error).split("\n", maxsplit=1)[0]
@@ -184,14 +189,19 @@ class Program:
             jax.numpy.concatenate(runs), self._layouts.of_argument(like.shape)
         )
 
-    def _gathered(self, index: int, value: Any) -> Any:
-        """Returns a weight whole, as the program computes with it; other values as they are.
+    def _with_gathers(self) -> Gathered:
+        """Returns the module, in which weights that are cut are gathered where they are used."""
+        first, states = self._lowered.num_arguments, self._layouts_of_captured
+        cut = [index for index, each in enumerate(states) if not each.is_fully_replicated]
+        weights = [first + index for index in cut if self._variable(index).is_weight]
+        updates = self._lowered.updates
+        results = [updates[index] for index in cut if index in updates]
+        axis, devices = self._layouts.axis, self._layouts.num_devices
+        return with_gathers(self._lowered.module, weights, results, axis, devices)
 
-        XLA would else cut what is computed of a batch along other axes as well. Where these were
-        an image's, gradients of a convolution came out wrong (jaxlib 0.10.2).
-        """
-        variable = self._variables[index]
-        if variable is None or not variable.is_weight:
+    def _gathered(self, index: int, value: Any) -> Any:
+        """Returns a weight that is gathered as the program begins; other values as they are."""
+        if self._lowered.num_arguments + index not in self._at_start:
             return value
         return jax.lax.with_sharding_constraint(value, self._layouts.replicated)
 
