@@ -160,7 +160,8 @@ def _gather(use: _Use, weight: Any, waited_for: Any | None, mesh: str) -> None:
     with ir.InsertionPoint(use.operation):
         value = weight
         if waited_for is not None:
-            value = stablehlo.optimization_barrier([weight, waited_for])[0]
+            both: Any = stablehlo.optimization_barrier([weight, waited_for])
+            value = both[0]
         made_by = list(use.made_by)
         while made_by and made_by[0].name == "stablehlo.convert":
             value = _again(made_by.pop(0), value)  # to fewer bytes, it may be

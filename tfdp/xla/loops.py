@@ -92,8 +92,10 @@ def _take(loop: Any, place: int, last: Any, value: Any, made_by: Sequence[Any]) 
             continue
         _, row, *at = operation.operands
         step = _made_by(_source(row), "stablehlo.subtract")
-        counter = None if step is None else _place_of(_source(step.operands[0]), body)
-        if counter is None or _constant(step.operands[1]) != 1:
+        if step is None or _constant(step.operands[1]) != 1:
+            continue
+        counter = _place_of(_source(step.operands[0]), body)
+        if counter is None:
             continue
         shrinks = _step(returned[counter], body.arguments[counter], "stablehlo.subtract")
         begins = _source(loop.operands[counter]) == last
