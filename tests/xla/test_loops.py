@@ -1,4 +1,4 @@
-"""A loop's gradient computes what one device does, and keeps a weight once, not each time."""
+"""A loop's gradient is one device's, and keeps a weight once, not in each iteration."""
 
 import keras
 import numpy as np

@@ -37,6 +37,7 @@ except ImportError as error:
 __all__ = [
     "are_described",
     "check_version",
+    "compiled_for_memory",
     "coordinator_address",
     "described",
     "func",
@@ -109,6 +110,27 @@ def stablehlo_text(serialized: bytes) -> str:
             operation.results[0].replace_all_uses_with(operation.operands[0])
             operation.erase()
         return str(module)
+
+
+# Of XLA's compiler for CPUs: operations in an order that needs little memory, not one in which many
+# can run at a time, and no sum of all gradients in one, for which all would have to be there.
+_FOR_MEMORY = {
+    "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED",
+    "xla_disable_hlo_passes": "cpu-all-reduce-combiner",
+}
+
+
+def compiled_for_memory(lowered: Any) -> Any:
+    """Returns a lowered program, compiled for CPU devices so that it needs little memory.
+
+    A jaxlib that knows no such options compiles it as it does others.
+    """
+    try:
+        return lowered.compile(compiler_options=_FOR_MEMORY)
+    except jax.errors.JaxRuntimeError as error:
+        if "xla_cpu_scheduler_type" not in str(error):
+            raise
+        return lowered.compile()
 
 
 def described(topology: str) -> list[Any]:

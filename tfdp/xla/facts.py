@@ -26,6 +26,8 @@ class Facts(NamedTuple):
         their operands are computed in: "float32", "TF32", "bfloat16", "bfloat16 x 3" (in three
         passes) or "bfloat16 x 6", or another dtype. GPUs before Ampere have no TF32, and compute
         in float32.
+      gathered_at_start: The names of the weights that are cut between steps and whole in all of a
+        step: see `tfdp.xla.gathers`.
     """
 
     seconds: dict[str, float]
@@ -36,13 +38,17 @@ class Facts(NamedTuple):
     memory_bytes: int
     weights_copied: int
     products: dict[str, int]
+    gathered_at_start: tuple[str, ...]
 
     def __str__(self) -> str:
         found = ", ".join(f"{count} {kind}" for kind, count in self.collectives.items())
         took = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items())
         memory = f"{self.memory_bytes / 2**20:.0f} MiB a device"
         products = ", ".join(f"{count} products in {name}" for name, count in self.products.items())
-        return "; ".join(filter(None, [found or "no collective", products, memory, took]))
+        whole = ", ".join(self.gathered_at_start)
+        at_start = f"gathered as a step begins: {whole}" if whole else ""
+        said = [found or "no collective", products, memory, took, at_start]
+        return "; ".join(filter(None, said))
 
 
 def of(
@@ -50,6 +56,7 @@ def of(
     seconds: dict[str, float],
     num_written: int,
     products: dict[str, int] | None = None,
+    gathered_at_start: tuple[str, ...] = (),
 ) -> Facts:
     """Returns what is known of a compiled program.
 
@@ -58,6 +65,7 @@ def of(
       seconds: See `Facts`.
       num_written: The number of variables that it writes.
       products: See `Facts`; none are known of other programs.
+      gathered_at_start: See `Facts`.
     """
     text = compiled.as_text()
     exchanged = _collectives(text)
@@ -82,6 +90,7 @@ def of(
         needed,
         num_written - in_place,
         products or {},
+        gathered_at_start,
     )
 
 

@@ -51,7 +51,7 @@ def without_copies_of_invariants(module: str) -> str:
 
 
 def _replace(loop: Any) -> bool:
-    """Has backward loops take what a forward loop writes to stacks; tells whether there is any."""
+    """Has backward loops take what a forward loop writes to stacks; returns whether any do."""
     body = loop.regions[1].blocks[0]
     returned = list(_last(body).operands)
     found = False
@@ -92,8 +92,10 @@ def _take(loop: Any, place: int, last: Any, value: Any, made_by: Sequence[Any]) 
             continue
         _, row, *at = operation.operands
         step = _made_by(_source(row), "stablehlo.subtract")
-        counter = None if step is None else _place_of(_source(step.operands[0]), body)
-        if counter is None or _constant(step.operands[1]) != 1:
+        if step is None or _constant(step.operands[1]) != 1:
+            continue
+        counter = _place_of(_source(step.operands[0]), body)
+        if counter is None:
             continue
         shrinks = _step(returned[counter], body.arguments[counter], "stablehlo.subtract")
         begins = _source(loop.operands[counter]) == last

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
@@ -15,10 +15,11 @@ from jax.extend.core import Primitive
 from jax.sharding import NamedSharding
 
 from tfdp.xla import facts, pending, precision, warnings
-from tfdp.xla._jax import func, ir, merge_mlir_modules, register_lowering
+from tfdp.xla._jax import compiled_for_memory, func, ir, merge_mlir_modules, register_lowering
 from tfdp.xla.arrays import placed, placed_in_parts
 from tfdp.xla.constraints import with_constraints
 from tfdp.xla.facts import Facts
+from tfdp.xla.gathers import with_gathers
 from tfdp.xla.layouts import Layouts
 from tfdp.xla.lowering import Lowered, main_of
 from tfdp.xla.variables import MOVING, DeviceVariable, Holding, variable_of
@@ -126,10 +127,11 @@ class Program:
         arguments, captured = lowered.parameters[:count], lowered.parameters[count:]
         num_written = self._num_written
         num_outputs = len(lowered.results) - num_written
-        module = with_constraints(lowered.module, layouts.axis, layouts.num_devices)
+        module, self._at_start, names = self._with_gathers()
+        module = with_constraints(module, layouts.axis, layouts.num_devices)
 
         def once(written: Sequence[Any], kept: Sequence[Any], batch: Sequence[Any]) -> Any:
-            held = map(self._gathered, self._captured, [*written, *kept])
+            held = map(self._gathered, self._order, [*written, *kept])
             state = dict(zip(self._order, held, strict=True))
             own = [self._own(each, like) for each, like in zip(batch, arguments, strict=True)]
             whole = [state[index] for index in range(len(captured))]
@@ -164,7 +166,7 @@ class Program:
             compiled = self._fitting(partitioned)
         seconds = lowered.seconds | {"compile": time.perf_counter() - begun}
         products = precision.computed_in(lowered.products, layouts.platform)
-        found = facts.of(compiled, seconds, num_written, products)
+        found = facts.of(compiled, seconds, num_written, products, names)
         logging.getLogger("tfdp").info("A program was compiled for %s: %s.", layouts, found)
         return compiled, found
 
@@ -172,6 +174,8 @@ class Program:
         """Returns a program compiled, which must fit into a device's memory."""
         try:
             with warnings.compiling(self._layouts):
+                if self._layouts.shard == "parameters" and self._layouts.platform == "cpu":
+                    return compiled_for_memory(partitioned)
                 return partitioned.compile()
         except jax.errors.JaxRuntimeError as error:
             said = str(error).split("\n", maxsplit=1)[0]
@@ -201,13 +205,30 @@ class Program:
             jax.numpy.concatenate(runs), self._layouts.of_argument(like.shape)
         )
 
-    def _gathered(self, variable: DeviceVariable | None, value: Any) -> Any:
-        """Returns a weight whole, as the program computes with it; other values as they are.
+    def _with_gathers(self) -> tuple[str, Collection[int], tuple[str, ...]]:
+        """Returns the module, in which weights that are cut are gathered where they are used.
 
-        XLA would else cut what is computed of a batch along other axes as well. Where these were
-        an image's, gradients of a convolution came out wrong (jaxlib 0.10.2).
+        And the places of the parameters that are gathered as it begins, and their names.
         """
-        if variable is None or not variable.is_weight:
+        first, updates = self._lowered.num_arguments, self._lowered.updates
+        cut = {
+            index: variable
+            for index, variable, layout in sorted(
+                zip(self._order, self._captured, self._layouts_of_captured, strict=True),
+                key=lambda each: each[0],
+            )
+            if variable is not None and not layout.is_fully_replicated
+        }
+        weights = [first + index for index, variable in cut.items() if variable.is_weight]
+        results = [updates[index] for index in cut if index in updates]
+        axis, devices = self._layouts.axis, self._layouts.num_devices
+        found = with_gathers(self._lowered.module, weights, results, axis, devices)
+        names = tuple(each.name for index, each in cut.items() if first + index in found.at_start)
+        return found.module, found.at_start, names
+
+    def _gathered(self, index: int, value: Any) -> Any:
+        """Returns a weight that is gathered as the program begins; other values as they are."""
+        if self._lowered.num_arguments + index not in self._at_start:
             return value
         return jax.lax.with_sharding_constraint(value, self._layouts.replicated)
 
