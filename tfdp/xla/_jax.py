@@ -17,6 +17,10 @@ try:
     # What `jax.distributed.initialize` was given, or found: no public name tells it.
     from jax._src import distributed
 
+    # Whether JAX's runtime has started, after which processes cannot join: no public name tells it
+    # without starting it.
+    from jax._src.xla_bridge import backends_are_initialized as backend_has_started
+
     # The class of the client of devices that are described only; no public name tells them.
     from jax._src.lib import _jax as jaxlib_classes
 
@@ -35,6 +39,7 @@ except ImportError as error:
 
 __all__ = [
     "are_described",
+    "backend_has_started",
     "check_version",
     "coordinator_address",
     "described",

@@ -6,16 +6,20 @@ JAX has no way to end such a wait: see `processes`.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 _calls: list[str] = []
 _outputs: list[Any] = []
+_begun = itertools.count(1)
+_latest = [0]
 
 
 @contextlib.contextmanager
 def call() -> Iterator[None]:
     """Notes, within the context, a call that all processes make together."""
+    _latest[0] = next(_begun)
     _calls.append("")
     try:
         yield
@@ -40,3 +44,8 @@ def is_any() -> bool:
     False
     """
     return bool(_calls) or not all(array.is_deleted() or array.is_ready() for array in _outputs[:])
+
+
+def number() -> int:
+    """Returns how many calls of all processes have begun here; any thread may ask."""
+    return _latest[0]
