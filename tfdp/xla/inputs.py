@@ -9,6 +9,7 @@ import jax
 import tensorflow as tf
 
 from tfdp.data.feed import AbstractFeed
+from tfdp.data.tally import Clock
 from tfdp.xla.compiled import OwnRows
 
 
@@ -33,7 +34,15 @@ class OwnRowsDataset:
         return self._feed.cardinality()
 
     def __iter__(self) -> Iterator[OwnRows]:
-        for data, place in self._cuts:
+        elements = iter(self._cuts)
+        while True:
+            with Clock() as clock:
+                element = next(elements, None)
+            if element is None:
+                return
+            data, place = element
+            # A checkpoint after this batch's step must know of it, before the next one is asked for.
+            self._feed.tally.add(clock.seconds_until(place))
             _, size, _, whole = place.numpy()
             # A process without rows has one of another's in their place.
             own = tf.nest.map_structure(lambda leaf, size=size: leaf[:size], data)

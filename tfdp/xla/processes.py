@@ -30,6 +30,9 @@ _TIMEOUT_SECONDS = 600.0
 # The beginning of JAX' errors of programs, which are of several types.
 _STATUS = re.compile("[A-Z_]+: ")
 
+# What a process that waits for others at its end tells them.
+_ENDED = "the end of its script"
+
 # So long an error of JAX's waits for word of the process that it follows, and so long a program may
 # go on without a process that is lost.
 _CAUSE_SECONDS, _GRACE_SECONDS = 5.0, 2.0
@@ -58,7 +61,7 @@ class Processes(Meetings, OneProcess):
         self.settings = {STOP_TRAINING: lambda: False}
         # What is the process' own, whatever strategy asks.
         self._of_process = types.SimpleNamespace(error=None, uncaught=None)
-        self._ends = threading.Event()
+        self._has_ended = threading.Event()
         hooks.put(sys, "excepthook", self._note_uncaught)
         self.board.on_failure(self._failed)
         # A program may take as long as it likes while all processes are in it.
@@ -84,12 +87,11 @@ class Processes(Meetings, OneProcess):
 
     def progress(self) -> Progress:
         """Returns how far this process is in the programs of all."""
-        begun = pending.number()
-        is_within = begun and pending.is_any()
+        steps, calls = pending.begun()
         return Progress(
-            steps=begun,
-            begun=begun,
-            done=begun - bool(is_within),
+            steps=steps,
+            begun=calls,
+            done=calls - (calls > 0 and pending.is_any()),
             operation="a program of all processes",
             error=self.error or "",
             settings={name: bool(setting()) for name, setting in self.settings.items()},
@@ -126,13 +128,20 @@ class Processes(Meetings, OneProcess):
         original(kind, value, trace)
 
     def _end(self) -> None:
-        self._ends.set()
-        self._watchdog.stop()
-        failure = self.board.failure
-        if self._of_process.uncaught is None and failure is None:
+        """Says goodbye, after all have come to their end: JAX's own would not hear of an error."""
+        if self._of_process.uncaught is None and self.board.failure is None:
+            self.error = _ENDED
+            self.board.post(_ENDED)
+            self._has_ended.set()
+            while len(self.board.posted(_ENDED)) < self.world_size:
+                if self.board.failure is not None:
+                    _end_here(0)
+                time.sleep(0.05)
+            self._watchdog.stop()
             self.board.close()
             return
-        self._end_at_once(self._of_process.uncaught or _in_words(failure))
+        self._watchdog.stop()
+        self._end_at_once(self._of_process.uncaught or _in_words(self.board.failure))
 
     def _end_at_once(self, error: str) -> None:
         """Says goodbye with an error, and ends without what waits for all processes."""
@@ -141,6 +150,8 @@ class Processes(Meetings, OneProcess):
 
     def _failed(self, error: Exception) -> None:
         """Ends this process where it waits for another one in vain, or for JAX to abort it."""
+        if self._has_ended.is_set():
+            _end_here(0)
         if self.rank and f"{LOST_RANK_MARK} 0:" in str(error):
             print(_in_words(error), file=sys.stderr, flush=True)
             _end_here()
@@ -148,7 +159,7 @@ class Processes(Meetings, OneProcess):
 
     def _end_vain_wait(self) -> None:
         since = time.monotonic()
-        while not self._ends.wait(0.1):
+        while not self._has_ended.wait(0.1):
             if not pending.is_any():
                 since = time.monotonic()
             elif time.monotonic() - since > _GRACE_SECONDS:
@@ -157,11 +168,11 @@ class Processes(Meetings, OneProcess):
                 self._end_at_once(said)
 
 
-def _end_here() -> None:
+def _end_here(code: int = 1) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
-    os._exit(1)
+    os._exit(code)
 
 
 def _in_words(error: BaseException | None) -> str:
