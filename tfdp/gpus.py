@@ -122,7 +122,7 @@ def _uuids(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _shown(environ: Mapping[str, str], *asked: str) -> str:
-    """Returns what the driver shows of the GPUs, their list or what is asked; nothing without it."""
+    """Returns the driver's list of GPUs, or what is asked of them; nothing on a host without it."""
     program = shutil.which("nvidia-smi", path=environ.get("PATH"))
     if program is None:
         return ""

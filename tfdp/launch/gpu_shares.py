@@ -19,7 +19,8 @@ def gpu_shares(
 
     The GPUs that the launcher may use are shared evenly, or by `--gpus-per-process`. Nothing
     changes on hosts without GPUs, for one rank, and where TensorFlow is the build for CPUs and JAX
-    has no plugin for GPUs, or `JAX_PLATFORMS` names others. With `-n MIN:MAX` there are as many shares as the GPUs give, up to MAX.
+    has no plugin for GPUs, or `JAX_PLATFORMS` names others. With `-n MIN:MAX` there are as many
+    shares as the GPUs give, up to MAX.
 
     Args:
       options: The options of the run.

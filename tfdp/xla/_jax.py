@@ -17,16 +17,16 @@ try:
     # What `jax.distributed.initialize` was given, or found: no public name tells it.
     from jax._src import distributed
 
-    # Whether JAX's runtime has started, after which processes cannot join: no public name tells it
-    # without starting it.
-    from jax._src.xla_bridge import backends_are_initialized as backend_has_started
-
     # The class of the client of devices that are described only; no public name tells them.
     from jax._src.lib import _jax as jaxlib_classes
 
     # Turns a serialized HLO module, TensorFlow's, into the text of a StableHLO module; public
     # functions of JAX make modules of Python functions alone.
     from jax._src.lib import xla_client
+
+    # Whether JAX's runtime has started, after which processes cannot join: no public name tells it
+    # without starting it.
+    from jax._src.xla_bridge import backends_are_initialized as backend_has_started
     from jax.experimental import topologies
     from jax.interpreters.mlir import make_ir_context, merge_mlir_modules, register_lowering
     from jaxlib.mlir import ir

@@ -35,7 +35,7 @@ def gpus_of_host(environ: Mapping[str, str] = os.environ) -> list[int]:
     Args:
       environ: The environment of the process.
     """
-    if machine.plugin_of_jax({"JAX_PLATFORMS": _platforms()}) is None:
+    if machine.plugin_of_jax({"JAX_PLATFORMS": platforms()}) is None:
         return []
     every = list(range(len(gpus.visible(environ))))
     chosen = next((environ[name] for name in _CHOSEN if environ.get(name, "all") != "all"), None)
@@ -53,7 +53,8 @@ def split_cpu() -> None:
       ValueError: JAX has started with others, or the number is none.
     """
     told = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
-    if DEVICES_PER_PROCESS not in os.environ or told or jax.config.jax_num_cpu_devices >= 0:
+    told = told or getattr(jax.config, "jax_num_cpu_devices", -1) >= 0
+    if told or DEVICES_PER_PROCESS not in os.environ:
         return
     if not backend_has_started():
         jax.config.update("jax_num_cpu_devices", per_process())
@@ -75,7 +76,7 @@ def check_there(devices: list[Any], environ: Mapping[str, str] = os.environ) -> 
     Raises:
       ImportError: There is a GPU and JAX has no plugin for it, or none that works.
     """
-    if devices[0].platform != "cpu" or _platforms():
+    if devices[0].platform != "cpu" or platforms():
         return
     count = len(gpus.visible(environ))
     if not count:
@@ -167,6 +168,6 @@ def check_memory(numbers: list[int], environ: Mapping[str, str] = os.environ) ->
             )
 
 
-def _platforms() -> str:
+def platforms() -> str:
     """Returns what JAX was told to run on, "" if nothing."""
     return str(getattr(jax.config, "jax_platforms", None) or "")

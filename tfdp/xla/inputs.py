@@ -41,7 +41,7 @@ class OwnRowsDataset:
             if element is None:
                 return
             data, place = element
-            # A checkpoint after this batch's step must know of it, before the next one is asked for.
+            # A checkpoint after this batch's step knows of it, before the next one is asked for.
             self._feed.tally.add(clock.seconds_until(place))
             _, size, _, whole = place.numpy()
             # A process without rows has one of another's in their place.

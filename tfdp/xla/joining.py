@@ -121,7 +121,7 @@ def _initialize(
     port = processes.from_first("the port of JAX's service", port).value
     # JAX would else take the signal of a preemption for itself, and the process go on.
     jax.config.update("jax_enable_preemption_service", False)
-    if jax.config.jax_cpu_collectives_implementation is None:
+    if getattr(jax.config, "jax_cpu_collectives_implementation", None) is None:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
     everywhere = "[::]" if guard is None or guard.family == socket.AF_INET6 else "0.0.0.0"
     jax.distributed.initialize(
@@ -229,7 +229,7 @@ def _met(
     own = introductions.own(0)  # how many devices there are JAX does not tell before it starts
     own["versions"] |= {"jax": jax.__version__, "jaxlib": metadata.version("jaxlib")}
     own["jax"] = {
-        "JAX_PLATFORMS": str(jax.config.jax_platforms or ""),
+        "JAX_PLATFORMS": accelerators.platforms(),
         "the plugin": machine.plugin_of_jax({}) or "",
         "GPUs": len(numbers),
     }

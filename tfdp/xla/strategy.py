@@ -40,8 +40,8 @@ class XLAStrategy(tf.distribute.OneDeviceStrategy):
     refused by name before anything runs: strings, Python callbacks such as `tf.numpy_function`,
     lookup tables, sizes that only a run decides, and `run_eagerly`.
 
-    In several processes, as `tfdp run`, Slurm, MPI, Kubernetes or Ray start them, each runs the same
-    script; they join in JAX when the first strategy is made, before JAX is used. Of a
+    Several processes, which `tfdp run`, Slurm, MPI, Kubernetes or Ray start, run the same script;
+    they join in JAX when the first strategy is made, before JAX is used. Of a
     `tfdp.data.pipeline` each process reads the rows of its own chips; of other data each gives
     whole batches, which are compared, and sends its own chips their rows. Variables have the first
     process' initial values. What callbacks write into them, each process must write alike. All

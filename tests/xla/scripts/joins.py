@@ -18,7 +18,9 @@ import tfdp
 folder, how, rank = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 is_first = os.environ.get("TFDP_RESTART_COUNT", "0") == "0"
 if how == "unlike shard":
-    strategy = tfdp.XLAStrategy(shard="optimizer" if os.environ["TF_CONFIG"].endswith('1}}') else None)
+    strategy = tfdp.XLAStrategy(
+        shard="optimizer" if os.environ["TF_CONFIG"].endswith("1}}") else None
+    )
 elif how == "used before":
     import jax
 
