@@ -50,7 +50,6 @@ def test_a_killed_rank_is_named_and_a_restart_has_the_bits_of_no_end(tmp_path):
     assert code == 0 and "XLAStrategy(4 x cpu) in 2 processes" in said, said
     code, said = run(tmp_path / "killed", "killed", 1, "--max-restarts", 1, devices=2)
     assert code == 0, said
-    assert "Rank 0: lost rank 1: its connection broke" in said
     assert "rank 1 of 2 failed first, with signal SIGKILL" in said
     assert "step-00000004.checkpoint: epoch 1, 4 steps in all" in said
     np.testing.assert_array_equal(weights(tmp_path / "killed"), weights(tmp_path / "whole"))

@@ -152,8 +152,10 @@ class Processes(Meetings, OneProcess):
         """Ends this process where it waits for another one in vain, or for JAX to abort it."""
         if self._has_ended.is_set():
             _end_here(0)
-        if self.rank and f"{LOST_RANK_MARK} 0:" in str(error):
+        is_of_jax = self.rank > 0 and f"{LOST_RANK_MARK} 0:" in str(error)
+        if is_of_jax or pending.is_any():  # gloo may abort as well, where its data end midway
             print(_in_words(error), file=sys.stderr, flush=True)
+        if is_of_jax:
             _end_here()
         threading.Thread(target=self._end_vain_wait, name="tfdp-end", daemon=True).start()
 
@@ -163,9 +165,7 @@ class Processes(Meetings, OneProcess):
             if not pending.is_any():
                 since = time.monotonic()
             elif time.monotonic() - since > _GRACE_SECONDS:
-                said = _in_words(self.board.failure)
-                print(said, file=sys.stderr, flush=True)
-                self._end_at_once(said)
+                self._end_at_once(_in_words(self.board.failure))
 
 
 def _end_here(code: int = 1) -> None:
