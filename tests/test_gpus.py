@@ -88,3 +88,12 @@ def test_no_two_processes_get_one_gpu(found, processes, each):
     shares = [gpus.share(names, place, processes, each) for place in range(processes)]
     assert {len(share) for share in shares} == {each}
     assert [*itertools.chain(*shares)] == names[: processes * each]
+
+
+def test_memory_is_told_by_uuid(nvidia_smi, tmp_path):
+    environ = nvidia_smi("")
+    listed = "GPU-0a, 79000, 81559\nGPU-1a, [N/A], [N/A]\n"
+    asked = "--query-gpu=uuid,memory.free,memory.total --format=csv,noheader,nounits"
+    (tmp_path / "nvidia-smi").write_text(f'#!/bin/sh\n[ "$*" = "{asked}" ] && echo "{listed}"\n')
+    assert gpus.memory(environ) == {"GPU-0a": (79000.0, 81559.0)}
+    assert gpus.memory({"PATH": ""}) == {}

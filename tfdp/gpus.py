@@ -70,6 +70,23 @@ def identities(numbers: Sequence[int], environ: Mapping[str, str] = os.environ) 
     ]
 
 
+def memory(environ: Mapping[str, str] = os.environ) -> dict[str, tuple[float, float]]:
+    """Returns by UUID the free memory of the host's GPUs, and all of it, in MiB.
+
+    Cost: a run of `nvidia-smi`, up to a second, on hosts that have it.
+
+    Args:
+      environ: The environment of the process.
+    """
+    asked = "--query-gpu=uuid,memory.free,memory.total", "--format=csv,noheader,nounits"
+    found = {}
+    for line in _shown(environ, *asked).splitlines():
+        uuid, *sizes = map(str.strip, line.split(","))
+        if len(sizes) == 2 and all(size.isdecimal() for size in sizes):
+            found[uuid] = float(sizes[0]), float(sizes[1])
+    return found
+
+
 def share(gpus: Sequence[T], place: int, processes: int, each: int | None = None) -> list[T]:
     """Returns one process' part of the GPUs of a host, which come to the processes in order.
 
@@ -104,14 +121,14 @@ def _uuids(environ: Mapping[str, str]) -> dict[str, str]:
     return {number: uuid for number, uuid, _ in _LISTED.findall(_shown(environ)) if uuid}
 
 
-def _shown(environ: Mapping[str, str]) -> str:
-    """Returns what the driver shows of the GPUs; nothing on a host without it."""
+def _shown(environ: Mapping[str, str], *asked: str) -> str:
+    """Returns the driver's list of GPUs, or what is asked of them; nothing on a host without it."""
     program = shutil.which("nvidia-smi", path=environ.get("PATH"))
     if program is None:
         return ""
     try:
         done = subprocess.run(
-            [program, "-L"],
+            [program, *(asked or ("-L",))],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -9,6 +9,7 @@ import pathlib
 import platform
 import re
 import sys
+from collections.abc import Mapping
 
 _NVIDIA_GPUS = pathlib.Path("/proc/driver/nvidia/gpus")
 _CPU_INFO = pathlib.Path("/proc/cpuinfo")
@@ -72,6 +73,20 @@ def tensorflow_is_for_cpus() -> bool:
     """Returns whether the installed TensorFlow is the build that uses no GPU."""
     installed = {name for name in _DISTRIBUTIONS["tensorflow"] if _installed(name)}
     return bool(installed) and all(name.endswith("-cpu") for name in installed)
+
+
+def plugin_of_jax(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Returns JAX's plugin for NVIDIA's GPUs, "name version"; None if it is not installed or used.
+
+    >>> plugin_of_jax({"JAX_PLATFORMS": "cpu"})
+    """
+    platforms = [word for word in environ.get("JAX_PLATFORMS", "").split(",") if word]
+    if platforms and not {"cuda", "gpu"} & set(platforms):
+        return None
+    for name in ("jax-cuda13-plugin", "jax-cuda12-plugin"):
+        if _installed(name):
+            return f"{name} {_installed(name)}"
+    return None
 
 
 def fast_kernels() -> dict[str, str]:

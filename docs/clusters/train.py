@@ -10,9 +10,11 @@ import tfdp
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--checkpoints", help="a folder of checkpoints, to keep and to go on from")
+parser.add_argument("--xla", action="store_true", help="run by XLA and JAX: GPUs and TPUs")
 arguments = parser.parse_args()
 
-strategy = tfdp.DataParallelStrategy()  # the first of the two lines, before TensorFlow is used
+# The first of the two lines, before TensorFlow or JAX is used.
+strategy = tfdp.XLAStrategy() if arguments.xla else tfdp.DataParallelStrategy()
 
 keras.utils.set_random_seed(1)
 rng = np.random.default_rng(1)  # every rank holds the same data, and trains on its share

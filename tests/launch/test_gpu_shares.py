@@ -50,6 +50,13 @@ def test_without_gpus_or_where_tensorflow_uses_none_nothing_changes(host):
     assert shares(4) == [None] * 4
 
 
+def test_gpus_are_shared_for_jax_where_tensorflow_uses_none(host, monkeypatch):
+    host(4, for_cpus=True)
+    monkeypatch.setattr(machine, "_installed", lambda name: "0.10" * (name == "jax-cuda13-plugin"))
+    assert shares(2) == ["0,1", "2,3"]
+    assert shares(2, JAX_PLATFORMS="cpu") == [None] * 2
+
+
 @pytest.mark.parametrize(
     ("words", "parts"),
     [

@@ -140,7 +140,9 @@ def test_own_gpus_must_be_known_before_tensorflow_is_used(gpus, monkeypatch):
         raise RuntimeError("Visible devices cannot be modified after being initialized")
 
     monkeypatch.setattr(tf.config, "set_visible_devices", refuse)
-    with pytest.raises(ValueError, match=r"local rank 1 must be known before .* first thing after"):
+    with pytest.raises(
+        ValueError, match=r"each rank of a host must be known before .* first thing after"
+    ):
         gpus(**MPI)
 
 

@@ -15,9 +15,16 @@ def task(index, workers):
     return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}})
 
 
-def test_processes_that_have_not_joined_are_refused(on_devices, monkeypatch):
+def test_processes_cannot_join_once_jax_has_started(on_devices, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", task(1, ["a:2000", "b:2000"]))
-    with pytest.raises(ClusterError, match=r'jax\.distributed\.initialize\("a:2000", 2, 1\)'):
+    with pytest.raises(ClusterError, match=r"Rank 1 must join the other 1 of TF_CONFIG before JAX"):
+        on_devices(2)
+
+
+def test_a_cluster_of_others_than_jax_has_joined_is_refused(on_devices, monkeypatch):
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    monkeypatch.setenv("TF_CONFIG", task(1, ["a:2000", "b:2000"]))
+    with pytest.raises(ClusterError, match=r"All 2 processes of `TF_CONFIG`.*given 1. Leave the"):
         on_devices(2)
 
 
@@ -34,6 +41,7 @@ class OfProcess:
     process_index: int
     number: int
     platform: str = "tpu"
+    device_kind: str = "TPU v5 lite"
 
 
 @pytest.mark.parametrize("shares", [{0: 4, 1: 2}, {1: 4}])
@@ -43,6 +51,20 @@ def test_processes_have_equal_shares_of_the_devices(shares):
     devices = [OfProcess(*each) for each in ((p, n) for p in shares for n in range(shares[p]))]
     with pytest.raises(ValueError, match=rf"they have {shares}".replace("{", r"\{")):
         tfdp.XLAStrategy(devices)
+
+
+@pytest.mark.parametrize(
+    "others", [{"platform": "gpu", "device_kind": "H100"}, {"device_kind": "TPU v4"}]
+)
+def test_devices_are_of_one_kind_whether_given_or_found(others, monkeypatch):
+    import tfdp
+
+    devices = [OfProcess(0, 0), OfProcess(0, 1, **others)]
+    with pytest.raises(ValueError, match=r"of one kind.*received .*Use `jax.devices"):
+        tfdp.XLAStrategy(devices)
+    monkeypatch.setattr(jax, "devices", lambda: devices)
+    with pytest.raises(ValueError, match=r"of one kind.*JAX has found .*Set CUDA_VISIBLE_DEVICES"):
+        tfdp.XLAStrategy()
 
 
 def test_a_launcher_is_told_that_a_strategy_was_made(on_devices, monkeypatch, tmp_path):
@@ -65,4 +87,4 @@ def test_a_host_without_tpus_is_named_unless_it_was_chosen(monkeypatch, caplog, 
     finally:
         jax.config.update("jax_platforms", before)
     assert repr(strategy) == "XLAStrategy(1 x cpu)"
-    assert ("JAX has found no TPU" in caplog.text) is warns
+    assert ("JAX has found no GPU and no TPU" in caplog.text) is warns

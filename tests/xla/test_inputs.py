@@ -38,3 +38,13 @@ def test_a_graph_that_would_have_one_batch_for_ever_is_refused(data):
     for ask in (lambda: next(iter(data)), lambda: next(iterator)):
         with pytest.raises(RuntimeError, match=r"outside of `tf\.function`"):
             tf.function(ask, autograph=False)()
+
+
+def test_a_batch_counts_as_taken_when_it_is_given_not_when_the_next_one_is(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    feed = tfdp.data.pipeline(np.arange(20), 6, seed=1)
+    taken = []
+    for own in OwnRowsDataset(feed):
+        state = feed.state()
+        taken.append((len(own.data), own.size, state["epoch"], state["position"]))
+    assert taken == [(3, 6, 0, 6), (3, 6, 0, 12), (3, 6, 0, 18), (1, 2, 1, 0)]

@@ -66,6 +66,7 @@ def meet(
     compare: Callable[[list[dict[str, Any]]], str | None],
     timeout_seconds: float,
     secret: str | None = None,
+    listener: socket.socket | None = None,
 ) -> Meeting:
     """Waits until all ranks of `cluster` are there.
 
@@ -76,6 +77,7 @@ def meet(
       timeout_seconds: The time after which the missing ranks are named.
       secret: What all ranks know and nobody else. With None anybody may pose as a rank, and rank 0
         warns of that.
+      listener: Rank 0's socket, bound to its address already; None: it is bound here.
 
     Raises:
       ClusterError: A rank did not come, a port is in use, two processes have one rank, this process
@@ -91,7 +93,7 @@ def meet(
     connections = Connections()
     try:
         if cluster.rank == 0:
-            meeting = _gather(cluster, own, compare, deadline, timeout_seconds, secret)
+            meeting = _gather(cluster, own, compare, deadline, timeout_seconds, secret, listener)
         else:
             meeting = _introduce(cluster, own, deadline, timeout_seconds, secret)
         introductions, connections.streams = connections.run(meeting)
@@ -137,6 +139,7 @@ async def _gather(
     deadline: float,
     timeout_seconds: float,
     secret: str | None,
+    listener: socket.socket | None,
 ) -> tuple[list[dict[str, Any]], dict[int, Stream]]:
     assert cluster.coordinator is not None
     if secret is None:
@@ -146,8 +149,8 @@ async def _gather(
             HOW_TO_GIVE_ONE,
         )
     came = Gathering(cluster, own, secret)
-    listener = _listen(cluster, cluster.coordinator)
-    reason = await came.wait(listener, deadline - time.monotonic())
+    bound = listener or _listen(cluster, cluster.coordinator)
+    reason = await came.wait(bound, deadline - time.monotonic())
     missing = came.missing()
     if reason is None and missing:
         reason = (

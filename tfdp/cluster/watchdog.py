@@ -65,14 +65,15 @@ class Watchdog:
     - Where every rank waits, but not all in the same place, they wait for each other for ever. If
       settings differ between the ranks, these are named; so is a function that some have traced
       once more, by values that are new to them, and others have called as it was.
-    - A collective of this process that is not done after the board's `timeout_seconds` fails, and
-      the ranks that did not take part are named.
+    - A collective of this process that is not done after its deadline fails, and the ranks that did
+      not take part are named.
 
     Args:
       board: The board that the signs are sent by.
       progress: Called once a period, from the watchdog's thread.
       silence_seconds: The longest time between two signs of a rank that is not lost.
       period_seconds: The time between two signs of this process.
+      deadline_seconds: How long a collective may take; None: the board's `timeout_seconds`.
     """
 
     def __init__(
@@ -81,11 +82,13 @@ class Watchdog:
         progress: Callable[[], Progress],
         silence_seconds: float = 60.0,
         period_seconds: float = 1.0,
+        deadline_seconds: float | None = None,
     ) -> None:
         self._board = board
         self._progress = progress
         self._silence_seconds = silence_seconds
         self._period_seconds = period_seconds
+        self._deadline_seconds = deadline_seconds
         self._stop = threading.Event()
         self._last = Progress()
         self._last_change = self._last_round = self._started = time.monotonic()
@@ -220,7 +223,8 @@ class Watchdog:
             return
         waited = now - self._last_change
         ended = self._board.ended()
-        if waited < (2 * self._period_seconds if ended else self._board.timeout_seconds):
+        allowed = self._deadline_seconds or self._board.timeout_seconds
+        if waited < (2 * self._period_seconds if ended else allowed):
             return
         others = [rank for rank in range(self._board.world_size) if rank != self._board.rank]
         signs = self._board.signs()
@@ -240,7 +244,7 @@ class Watchdog:
         self._board.fail(
             CollectiveTimeoutError(
                 f"Rank {self._board.rank}: {progress.operation} of step {progress.steps} must "
-                f"have every rank within {self._board.timeout_seconds:g} s, but {missing} in "
+                f"have every rank within {allowed:g} s, but {missing} in "
                 f"{waited:.0f} s. {self._board.describe(behind or others)} Let all ranks do the "
                 "same steps; `timeout_seconds` allows a slower one more time."
             )

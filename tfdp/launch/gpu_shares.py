@@ -18,8 +18,9 @@ def gpu_shares(
     """Returns each rank's `CUDA_VISIBLE_DEVICES`; None for ranks that keep the launcher's.
 
     The GPUs that the launcher may use are shared evenly, or by `--gpus-per-process`. Nothing
-    changes on hosts without GPUs, for one rank, and where TensorFlow is the build for CPUs. With
-    `-n MIN:MAX` there are as many shares as the GPUs give, up to MAX.
+    changes on hosts without GPUs, for one rank, and where TensorFlow is the build for CPUs and JAX
+    has no plugin for GPUs, or `JAX_PLATFORMS` names others. With `-n MIN:MAX` there are as many
+    shares as the GPUs give, up to MAX.
 
     Args:
       options: The options of the run.
@@ -31,7 +32,8 @@ def gpu_shares(
     """
     least, most = options.ranks
     each = options.gpus_per_process or each
-    if each is None and (most == 1 or machine.tensorflow_is_for_cpus()):
+    on_cpus = machine.tensorflow_is_for_cpus() and machine.plugin_of_jax(environ) is None
+    if each is None and (most == 1 or on_cpus):
         return [None] * most
     found = gpus.visible(environ)
     if each is None and not found:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfdp import gpus
-from tfdp.cluster.local_rank import local_rank
+from tfdp.cluster.local_rank import own_gpus
 from tfdp.engines import gpus_of_logical_devices
 from tfdp.errors import ClusterError
 from tfdp.replicas import ProcessGroup
@@ -23,10 +23,11 @@ def count(devices: Sequence[str] | None) -> int:
         return len(devices)
     _take_own_gpus()
     _split_cpu()
-    return len(gpus_of_logical_devices()) or _per_process()
+    return len(gpus_of_logical_devices()) or per_process()
 
 
-def _per_process() -> int:
+def per_process() -> int:
+    """Returns how many replicas the environment asks for on the CPU of each process."""
     text = os.environ.get(DEVICES_PER_PROCESS, "1")
     if not text.isdecimal() or int(text) < 1:
         raise ValueError(
@@ -37,27 +38,19 @@ def _per_process() -> int:
 
 
 def _take_own_gpus() -> None:
-    """Leaves to this process its share of the GPUs that all ranks of its host see.
+    """Leaves to this process its share of the GPUs that all ranks of its host see: see `own_gpus`.
 
-    MPI and Slurm's `srun` start several ranks on a host. Whoever has chosen the GPUs of a rank is
-    followed: the program by `tf.config.set_visible_devices`, or the scheduler or a user by
-    `CUDA_VISIBLE_DEVICES`, unless that has all GPUs of Slurm's step.
+    A program that has chosen by `tf.config.set_visible_devices` is followed.
     """
-    place = local_rank(os.environ)
     present = tf.config.list_physical_devices("GPU")
-    if place is None or not 1 < place[1] <= len(present):
-        return
-    of_step = os.environ.get("SLURM_STEP_GPUS") or os.environ.get("SLURM_JOB_GPUS")
-    all_of_step = of_step is not None and len(of_step.split(",")) == len(present)
-    if gpus.VISIBLE in os.environ and not all_of_step:
-        return
-    if tf.config.get_visible_devices("GPU") != present:
+    own = own_gpus(present, os.environ)
+    if own is None or tf.config.get_visible_devices("GPU") != present:
         return
     try:
-        tf.config.set_visible_devices(gpus.share(present, *place), "GPU")
+        tf.config.set_visible_devices(own, "GPU")
     except RuntimeError as error:
         raise ValueError(
-            f"The GPUs of local rank {place[0]} must be known before TensorFlow is used, but an "
+            "The GPUs of each rank of a host must be known before TensorFlow is used, but an "
             "operation has run already. Make `tfdp.DataParallelStrategy()` the first thing after "
             f"the imports, or set {gpus.VISIBLE} for each rank."
         ) from error
@@ -65,7 +58,7 @@ def _take_own_gpus() -> None:
 
 def _split_cpu() -> None:
     """Splits the CPU into as many logical devices as the environment asks for."""
-    wanted = _per_process()
+    wanted = per_process()
     if wanted == 1 or tf.config.get_visible_devices("GPU"):
         return
     (cpu, *_) = tf.config.list_physical_devices("CPU")
@@ -104,7 +97,7 @@ def resolve(devices: Sequence[str] | None) -> tuple[str, ...]:
     }
     if devices is None:
         present_gpus = [name for name in present if ":GPU:" in name]
-        devices = present_gpus or [name for name in present if ":CPU:" in name][: _per_process()]
+        devices = present_gpus or [name for name in present if ":CPU:" in name][: per_process()]
     if isinstance(devices, str) or not isinstance(devices, Sequence):
         raise TypeError(
             f"`devices` must be a list of device names, but received {devices!r}. "

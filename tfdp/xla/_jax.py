@@ -24,6 +24,10 @@ try:
     # Turns a serialized HLO module, TensorFlow's, into the text of a StableHLO module; public
     # functions of JAX make modules of Python functions alone.
     from jax._src.lib import xla_client
+
+    # Whether JAX's runtime has started, after which processes cannot join: no public name tells it
+    # without starting it.
+    from jax._src.xla_bridge import backends_are_initialized as backend_has_started
     from jax.experimental import topologies
     from jax.interpreters.mlir import make_ir_context, merge_mlir_modules, register_lowering
     from jaxlib.mlir import ir
@@ -36,6 +40,7 @@ except ImportError as error:
 
 __all__ = [
     "are_described",
+    "backend_has_started",
     "check_version",
     "compiled_for_memory",
     "coordinator_address",

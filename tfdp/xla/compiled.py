@@ -19,6 +19,7 @@ from tfdp.xla.arrays import check_alike, fetched
 from tfdp.xla.facts import Facts
 from tfdp.xla.lowering import lowered
 from tfdp.xla.programs import Program
+from tfdp.xla.same_programs import check_same
 
 if TYPE_CHECKING:
     from tfdp.xla.strategy import XLAStrategy
@@ -219,14 +220,15 @@ class Compiled:
         in_parts: bool,
         level: str,
     ) -> tuple[Program, Any]:
+        name = getattr(self.python_function, "__name__", "A function")
         former = [(each, count) for _, each, count, _, of in self._programs if of == level]
         if former:
-            name = getattr(self.python_function, "__name__", "A function")
             warnings.compiled_once_more(self._strategy, name, specs, steps, former)
         layouts = self._strategy.extended.layouts
         warnings.computed_whole(specs, layouts)
         function = arguments.function(self.python_function)
         program = lowered(self._strategy, function, specs, level)
+        check_same(self._strategy.extended.processes, name, program)
         return Program(program, layouts, steps, in_parts), program.structure
 
 

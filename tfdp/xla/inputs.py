@@ -9,6 +9,7 @@ import jax
 import tensorflow as tf
 
 from tfdp.data.feed import AbstractFeed
+from tfdp.data.tally import Clock
 from tfdp.xla.compiled import OwnRows
 
 _IN_A_GRAPH = (
@@ -49,9 +50,17 @@ class OwnRowsDataset:
         return self._batches()
 
     def _batches(self) -> Iterator[Any]:
-        for data, place in self._cuts:
+        elements = iter(self._cuts)
+        while True:
             if tf.inside_function():
                 raise RuntimeError(_IN_A_GRAPH)
+            with Clock() as clock:
+                element = next(elements, None)
+            if element is None:
+                return
+            data, place = element
+            # A checkpoint after this batch's step knows of it, before the next one is asked for.
+            self._feed.tally.add(clock.seconds_until(place))
             _, size, _, whole = place.numpy()
             # A process without rows has one of another's in their place.
             yield tf.nest.map_structure(

@@ -6,16 +6,20 @@ JAX has no way to end such a wait: see `processes`.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 _calls: list[str] = []
 _outputs: list[Any] = []
+_numbers_of_calls, _numbers_of_steps = itertools.count(1), itertools.count(1)
+_call, _step = [0], [0]  # the numbers of the latest
 
 
 @contextlib.contextmanager
 def call() -> Iterator[None]:
     """Notes, within the context, a call that all processes make together."""
+    _call[0] = next(_numbers_of_calls)
     _calls.append("")
     try:
         yield
@@ -25,6 +29,7 @@ def call() -> Iterator[None]:
 
 def note(outputs: Sequence[Any]) -> None:
     """Notes the outputs of the latest program, which may still be computed."""
+    _step[0] = next(_numbers_of_steps)
     _outputs[:] = outputs[:1]
 
 
@@ -40,3 +45,11 @@ def is_any() -> bool:
     False
     """
     return bool(_calls) or not all(array.is_deleted() or array.is_ready() for array in _outputs[:])
+
+
+def begun() -> tuple[int, int]:
+    """Returns how many steps have begun here, and how many calls; any thread may ask.
+
+    A call within which no step was noted yet counts as one.
+    """
+    return _step[0] + bool(_calls), _call[0]

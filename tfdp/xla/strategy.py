@@ -14,15 +14,15 @@ from tfdp.cluster import run_status
 from tfdp.data.feed import AbstractFeed
 from tfdp.errors import ScopeError
 from tfdp.replicas import CompilesPrograms, ProcessGroup, one_device
-from tfdp.xla._jax import are_described, jax
+from tfdp.xla import accelerators, joining
+from tfdp.xla._jax import jax
 from tfdp.xla._tensorflow import OneDeviceExtended, ResourceVariable
 from tfdp.xla.arrays import seed_alike
 from tfdp.xla.compiled import Compiled
-from tfdp.xla.devices import check_joined, devices_of
+from tfdp.xla.devices import devices_of
 from tfdp.xla.facts import Facts
 from tfdp.xla.inputs import OwnRowsDataset
 from tfdp.xla.layouts import Layouts
-from tfdp.xla.processes import joined
 from tfdp.xla.runs import Runs
 from tfdp.xla.variables import DeviceVariable, adopt
 
@@ -41,7 +41,8 @@ class XLAStrategy(tf.distribute.OneDeviceStrategy):
     refused by name before anything runs: strings, Python callbacks such as `tf.numpy_function`,
     lookup tables, sizes that only a run decides, and `run_eagerly`.
 
-    On several hosts every process runs the same script, after `jax.distributed.initialize()`. Of a
+    Several processes, which `tfdp run`, Slurm, MPI, Kubernetes or Ray start, run the same script;
+    they join in JAX when the first strategy is made, before JAX is used. Of a
     `tfdp.data.pipeline` each process reads the rows of its own chips; of other data each gives
     whole batches, which are compared, and sends its own chips their rows. Variables have the first
     process' initial values. What callbacks write into them, each process must write alike. All
@@ -57,7 +58,7 @@ class XLAStrategy(tf.distribute.OneDeviceStrategy):
     Raises:
       ImportError: JAX is not installed, or is too old.
       ValueError: An argument is out of its range.
-      ClusterError: `TF_CONFIG` describes several processes, which JAX has not joined.
+      ClusterError: Processes cannot join, or differ: see `tfdp.xla.joining`.
 
     >>> import keras, numpy as np, tfdp
     >>> strategy = tfdp.XLAStrategy()  # without a TPU: the host's CPU
@@ -72,18 +73,21 @@ class XLAStrategy(tf.distribute.OneDeviceStrategy):
     def __init__(
         self, devices: Sequence[Any] | str | None = None, shard: str | None = None
     ) -> None:
-        found = devices_of(devices)
         if shard is not None and shard not in _SHARDS:
             raise ValueError(
                 f"`shard` must be None or one of {_SHARDS}, but received {shard!r}. Leave it out, "
                 'or use shard="optimizer".'
             )
         super().__init__("/cpu:0")
-        if not are_described(found):
-            check_joined()
-        seed_alike()
+        if not isinstance(devices, str):
+            joining.join()
+        found = devices_of(devices)
+        if found[0].platform == "gpu":
+            accelerators.leave_to_jax()
         layouts = Layouts(found, shard)
-        processes = joined(layouts.num_devices // layouts.num_processes)
+        processes = joining.group(layouts.num_devices // layouts.num_processes)
+        processes.compare("the options of a strategy", {"devices": str(layouts), "shard": shard})
+        seed_alike()
         self._extended = _Extended(self, layouts, processes)
         self._runs = Runs(self)
         keras_adapter.install(self)

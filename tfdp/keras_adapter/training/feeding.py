@@ -159,9 +159,8 @@ def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) 
             feed = feed.with_share_fn(make_class_weight_map_fn(weights), key)
         strategy = kwargs["distribute_strategy"]
         self._tfdp_counts = False
-        compiler = compiler_of(strategy)
-        takes_each = compiler is not None and compiler.processes.world_size == 1
-        if replicas_of(strategy) is None and not (takes_each or _is_default(strategy)):
+        takes_each = compiler_of(strategy) is not None or _is_default(strategy)
+        if replicas_of(strategy) is None and not takes_each:
             # Another strategy fetches batches beforehand, and Keras one to learn the shape, so a
             # batch that was read must not count as trained.
             feed, self._tfdp_counts = feed.uncounted(), True
