@@ -27,8 +27,8 @@ class KerasOnJAXOptions:
     variables: tuple[int, ...] = option(
         VARIABLES, "numbers of variables, each a row (%(default)s)", at_least=10
     )
-    rounds: int = option(20, "fits a side, in turn (%(default)s)", at_least=1)
-    steps: int = option(100, "of each fit (%(default)s)", at_least=1)
+    rounds: int = option(12, "fits a side, in turn (%(default)s)", at_least=1)
+    steps: int = option(300, "of each fit (%(default)s)", at_least=1)
 
     def __post_init__(self) -> None:
         check(self)
