@@ -35,19 +35,14 @@ TOLERANCE_OF_HALF = 1e-3
 
 # What no chip can run, and what is said of it.
 _OWN_LOOP = NotImplementedError, r"@strategy\.partitioned"
-_STRINGS = TypeError, "dense tensors of numbers"
 REFUSED = {
     "training_loop": _OWN_LOOP,
     "loop_in_a_graph": _OWN_LOOP,
     "deep_q_learning": _OWN_LOOP,
-    "string inputs": _STRINGS,
-    "text_vectorization": _STRINGS,
-    "columns_by_name": _STRINGS,
     "tensorflow_noise": (PartitionError, r"RandomStandardNormal at states.py:\d+, in call"),
     "langevin_dynamics": (PartitionError, r"RandomStandardNormal at optimizers.py:\d+"),
     "mixup_in_step": (PartitionError, r"StatelessRandomGammaV3 at own_steps.py:\d+, in train_step"),
     "augmentation": (PartitionError, "ImageProjectiveTransformV3"),
-    "wide_and_deep": (PartitionError, "SparseCross"),
 }
 
 # Rows that no number of devices divides, fewer rows than devices, draws, what a callback writes.

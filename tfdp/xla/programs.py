@@ -122,7 +122,9 @@ class Program:
             if not repeated:
                 news, outputs = once(written, kept, batch)
                 return outputs, news
-            news, every = jax.lax.scan(lambda state, own: once(state, kept, own), written, batch)
+            news, every = jax.lax.scan(
+                lambda state, own: once(state, kept, own), written, batch, length=self._steps
+            )
             return [each[-1] for each in every], news
 
         states = self._layouts_of_captured

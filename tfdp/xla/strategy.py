@@ -20,7 +20,7 @@ from tfdp.xla.arrays import seed_alike
 from tfdp.xla.compiled import Compiled
 from tfdp.xla.devices import check_joined, devices_of
 from tfdp.xla.facts import Facts
-from tfdp.xla.inputs import OwnRowsDataset
+from tfdp.xla.inputs import OwnRowsDataset, are_cut
 from tfdp.xla.layouts import Layouts
 from tfdp.xla.processes import joined
 from tfdp.xla.variables import DeviceVariable, adopt
@@ -37,8 +37,9 @@ class XLAStrategy(tf.distribute.OneDeviceStrategy):
     has the whole batch's statistics, and no option asks for others.
 
     A batch of another size is compiled anew, which a warning says. What XLA cannot compile is
-    refused by name before anything runs: strings, Python callbacks such as `tf.numpy_function`,
-    lookup tables, sizes that only a run decides, and `run_eagerly`.
+    computed by the host before a step, if it depends on nothing but the batch: strings and lookup
+    tables of a model's first layers, and sizes that their values decide. Else it is refused by name
+    before anything runs, as are Python callbacks such as `tf.numpy_function`, and `run_eagerly`.
 
     On several hosts every process runs the same script, after `jax.distributed.initialize()`. Of a
     `tfdp.data.pipeline` each process reads the rows of its own chips; of other data each gives
@@ -285,7 +286,7 @@ class _Extended(OneDeviceExtended, CompilesPrograms):
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
         if self.layouts.num_processes > 1 and isinstance(dataset, AbstractFeed):
-            return OwnRowsDataset(dataset)
+            return OwnRowsDataset(dataset) if are_cut(dataset) else dataset
         return dataset  # batches are cut where they are sent
 
     def _use_merge_call(self) -> bool:
