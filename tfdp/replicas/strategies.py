@@ -122,6 +122,10 @@ class CompilesPrograms(Sums):
         """Returns a function for one device as all devices run it."""
 
     @abc.abstractmethod
+    def of_one_device(self) -> tf.distribute.Strategy:
+        """Returns a strategy that compiles programs for the first of its devices alone."""
+
+    @abc.abstractmethod
     def at_home(self, variables: Iterable[object]) -> contextlib.AbstractContextManager[None]:
         """Brings to every process the values of TensorFlow's variables of which each has parts.
 

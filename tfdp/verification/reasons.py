@@ -10,6 +10,7 @@ import keras
 from tfdp.keras_adapter._keras import flatten_layers, own_state
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost
 from tfdp.keras_adapter.layers import own_moments
+from tfdp.replicas import compiler_of
 from tfdp.verification import readings, sources
 from tfdp.verification.report import Difference
 
@@ -42,6 +43,8 @@ _BY_DESIGN = {
 
 def by_design(first: Difference, strategy: Any, model: keras.Model) -> str:
     """Returns which of the strategy's arguments is meant to change what differs first; "": none."""
+    if compiler_of(strategy) is not None:
+        return ""  # it has none of them
     asked = []
     normalizes = any(map(own_moments.is_plain, flatten_layers(model)))
     if first.step and normalizes and strategy.batch_normalization == "per_replica":

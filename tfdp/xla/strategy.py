@@ -252,6 +252,9 @@ class _Extended(OneDeviceExtended, CompilesPrograms):
     def program(self, function: Callable[..., Any]) -> Compiled:
         return self._container_strategy().partitioned(function)
 
+    def of_one_device(self) -> XLAStrategy:
+        return XLAStrategy(self.layouts.devices[:1])
+
     @contextlib.contextmanager
     def at_home(self, variables: Iterable[object]) -> Iterator[None]:
         with contextlib.ExitStack() as kept:
