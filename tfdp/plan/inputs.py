@@ -93,6 +93,11 @@ def read(options: PlanOptions) -> Inputs:
         per_host = per_host or (run.cluster.ranks_per_host if run.cluster else None)
         if run.cluster and found is None and not described:
             found, origin = run.cluster, run.links_origin
+    elif options.model and options.chip:
+        from tfdp.plan import compiling
+
+        name, batch = options.model, options.batch or _BATCH
+        work, where = compiling.workload(name, batch, options.optimizer, options.chip)
     elif options.model and not options.examples_per_second:
         batch = options.batch or _BATCH
         print(

@@ -165,6 +165,8 @@ class Comparison:
     ) -> tuple[tuple[Difference, ...], str, str]:
         first = parted[0]
         cause, reason = reasons.of_part(first, self._reference.model)
+        if compiler_of(self._strategy) is not None:
+            return parted, cause, reasons.of_compiled(first) or reason
         meant = reasons.by_design(first, self._strategy, self._reference.model)
         if meant:
             reason = meant
@@ -178,12 +180,7 @@ class Comparison:
         return parted, cause, reason
 
     def _first_layer(self, step: int) -> tuple[Difference, str, str] | None:
-        """Returns the first layer whose outputs differ in a step; inner layers come first.
-
-        None: all agree, or XLA compiles the step, of which nothing can be read.
-        """
-        if compiler_of(self._strategy) is not None:
-            return None
+        """Returns the first layer whose outputs differ in a step; inner layers come first."""
         reference = _watched(self._program, step)
         run = _watched(self._program, step, self._strategy)
         expected, controls = reference.in_order(), []

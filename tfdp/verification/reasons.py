@@ -10,7 +10,6 @@ import keras
 from tfdp.keras_adapter._keras import flatten_layers, own_state
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost
 from tfdp.keras_adapter.layers import own_moments
-from tfdp.replicas import compiler_of
 from tfdp.verification import readings, sources
 from tfdp.verification.report import Difference
 
@@ -43,8 +42,6 @@ _BY_DESIGN = {
 
 def by_design(first: Difference, strategy: Any, model: keras.Model) -> str:
     """Returns which of the strategy's arguments is meant to change what differs first; "": none."""
-    if compiler_of(strategy) is not None:
-        return ""  # it has none of them
     asked = []
     normalizes = any(map(own_moments.is_plain, flatten_layers(model)))
     if first.step and normalizes and strategy.batch_normalization == "per_replica":
@@ -97,6 +94,17 @@ def of_part(first: Difference, model: keras.Model) -> tuple[str, str]:
             f"precision begin with a smaller loss scale. {_READ}{_ELSE}"
         )
     return name, f"{_SAID[first.part]}. {_READ}{_ELSE}"
+
+
+def of_compiled(first: Difference) -> str:
+    """Returns the reason where XLA compiles a step, within which nothing is read; "": in none."""
+    if not first.step:
+        return ""
+    return (
+        "XLA compiles the step, in which neither layers nor gradients can be read: what stands "
+        "here is the first of what can. `tfdp.verify` under a `tfdp.DataParallelStrategy` names "
+        f"the layer. {_READ}{_ELSE}"
+    )
 
 
 def _own_losses(model: keras.Model) -> list[str]:

@@ -22,6 +22,8 @@ class Facts(NamedTuple):
         "send", "recv", "host memory", or the target of a callback.
       memory_bytes: The bytes of a device that it needs at once: of arguments, results and between.
       weights_copied: How many of the variables that it writes are not written in place.
+      operations: The operations on numbers of a step of a device, as XLA counts them.
+      bytes_accessed: The bytes that they read and write in its memory.
     """
 
     seconds: dict[str, float]
@@ -31,6 +33,8 @@ class Facts(NamedTuple):
     host_transfers: tuple[str, ...]
     memory_bytes: int
     weights_copied: int
+    operations: float
+    bytes_accessed: float
 
     def __str__(self) -> str:
         found = ", ".join(f"{count} {kind}" for kind, count in self.collectives.items())
@@ -68,7 +72,14 @@ def of(compiled: Any, seconds: dict[str, float], num_written: int) -> Facts:
         _host_transfers(text, targets),
         needed,
         num_written - in_place,
+        *_costs(compiled),
     )
+
+
+def _costs(compiled: Any) -> tuple[float, float]:
+    """Returns the operations of a compiled program, and the bytes that they read and write."""
+    found = compiled.cost_analysis() or {}
+    return float(found.get("flops", 0.0)), float(found.get("bytes accessed", 0.0))
 
 
 def _collectives(text: str) -> dict[str, list[str]]:

@@ -14,6 +14,7 @@ import tensorflow as tf
 from jax.extend.core import Primitive
 from jax.sharding import NamedSharding
 
+from tfdp import determinism
 from tfdp.xla import facts, pending, warnings
 from tfdp.xla._jax import func, ir, merge_mlir_modules, register_lowering
 from tfdp.xla.arrays import placed, placed_in_parts
@@ -157,7 +158,7 @@ class Program:
         """Returns a program compiled, which must fit into a device's memory."""
         try:
             with warnings.compiling(self._layouts):
-                return partitioned.compile()
+                return partitioned.compile(_options(self._layouts.platform))
         except jax.errors.JaxRuntimeError as error:
             said = str(error).split("\n", maxsplit=1)[0]
             if not said.startswith("RESOURCE_EXHAUSTED"):
@@ -200,6 +201,15 @@ class Program:
     def _sharding(self, index: int) -> NamedSharding:
         variable = self._variables[index]
         return self._layouts.replicated if variable is None else self._layouts.of_variable(variable)
+
+
+def _options(platform: str) -> dict[str, Any]:
+    """Returns the options of XLA's compiler for devices of a kind.
+
+    On GPUs it sums as threads arrive where it may, such as the gradients of tables.
+    """
+    asked = platform == "gpu" and determinism.are_operations_deterministic()
+    return {"xla_gpu_deterministic_ops": True} if asked else {}
 
 
 def _call(module: str, like: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:

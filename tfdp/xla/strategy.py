@@ -9,11 +9,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp import keras_adapter
+from tfdp import determinism, keras_adapter
 from tfdp.cluster import run_status
 from tfdp.data.feed import AbstractFeed
 from tfdp.errors import ScopeError
 from tfdp.replicas import CompilesPrograms, ProcessGroup, one_device
+from tfdp.xla import pending
 from tfdp.xla._jax import are_described, jax
 from tfdp.xla._tensorflow import OneDeviceExtended, ResourceVariable
 from tfdp.xla.arrays import seed_alike
@@ -84,12 +85,37 @@ class XLAStrategy(tf.distribute.OneDeviceStrategy):
         seed_alike()
         layouts = Layouts(found, shard)
         processes = joined(layouts.num_devices // layouts.num_processes)
+        processes.compare(
+            "XLAStrategy",
+            {"the seed of `tfdp.enable_determinism`": determinism.chosen_seed()},
+        )
         self._extended = _Extended(self, layouts, processes)
         keras_adapter.install(self)
         run_status.mark_strategy_made()
+        determinism.note_strategy_made()
 
     def __repr__(self) -> str:
         return f"XLAStrategy({self.extended.layouts})"
+
+    @property
+    def rank(self) -> int:
+        """The number of this process among those that have the devices, from 0."""
+        return self.extended.processes.rank
+
+    def describe(self) -> dict[str, Any]:
+        """Returns what the strategy is, for `tfdp.write_manifest`; JSON.
+
+        >>> import tfdp
+        >>> sorted(tfdp.XLAStrategy().describe())
+        ['devices', 'processes', 'replicas', 'shard']
+        """
+        layouts = self.extended.layouts
+        return {
+            "replicas": layouts.num_devices,
+            "processes": layouts.num_processes,
+            "devices": str(layouts),
+            "shard": layouts.shard,
+        }
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -251,6 +277,9 @@ class _Extended(OneDeviceExtended, CompilesPrograms):
 
     def program(self, function: Callable[..., Any]) -> Compiled:
         return self._container_strategy().partitioned(function)
+
+    def wait(self) -> None:
+        pending.wait()
 
     def of_one_device(self) -> XLAStrategy:
         return XLAStrategy(self.layouts.devices[:1])
