@@ -57,7 +57,9 @@ def test_the_loss_of_a_sample_is_that_of_a_training_on_one_device(strategy, tmp_
     seen = []
     model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    see = keras.callbacks.LambdaCallback(on_train_batch_end=lambda b, logs: seen.append(logs["loss"]))
+    see = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda b, logs: seen.append(logs["loss"])
+    )
     model.fit(X, Y, batch_size=8, epochs=2, verbose=0, callbacks=[see])
     np.testing.assert_allclose([line["loss"] for line in steps], seen, rtol=1e-5)
 

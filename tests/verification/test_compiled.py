@@ -72,7 +72,7 @@ def test_one_device_is_nothing_to_compare(strategy):
 def test_devices_of_several_processes_are_refused(strategy, monkeypatch):
     processes = types.SimpleNamespace(world_size=2)
     monkeypatch.setattr(strategy.extended, "processes", processes)
-    with pytest.raises(ValueError, match="2 processes share them.*JAX_NUM_CPU_DEVICES=4"):
+    with pytest.raises(ValueError, match=r"2 processes share them.*JAX_NUM_CPU_DEVICES=4"):
         tfdp.verify(dropping, BATCHES, strategy=strategy)
 
 

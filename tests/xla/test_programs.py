@@ -48,6 +48,7 @@ REFUSED = {
 # Rows that no number of devices divides, fewer rows than devices, draws, what a callback writes.
 FAST = {
     *(("a short last batch", 4), ("a last batch smaller than the replicas", 8)),
+    ("text_vectorization", 4),
     ("tickets", 4),  # several outputs and a short last batch
     *(("`Dropout` and `GaussianNoise`", 4), ("weights_read_and_written_between_batches", 2)),
 }

@@ -76,7 +76,7 @@ def workload(what: str, batch: int, optimizer: str | None, chip: Chip) -> tuple[
 
 
 def _batch(model: Any, batch: int) -> tuple[Any, Any]:
-    """Returns the specifications of a batch of a model's inputs, and of targets like its outputs."""
+    """Returns the specifications of a model's inputs, and of targets that are as its outputs."""
 
     def of(tensor: Any, dtype: str) -> tf.TensorSpec:
         shape = (batch, *tensor.shape[1:])

@@ -135,6 +135,11 @@ class PlanOptions:
                 "One of `--model`, `--parameters` and `--logs` must say what is trained; received "
                 "none; do `--model ResNet50`."
             )
+        if self.chip and (not self.model or self.logs or self.examples_per_second):
+            raise ValueError(
+                "`chip` must say alone what a rank computes, of a model; received it with "
+                "something else; do `--model ResNet50 --chip 495tflops,3.35TB`."
+            )
         if self.parameters and (self.model or self.logs):
             raise ValueError(
                 "`parameters` must be in place of a model and of logs, which tell their weights; "
@@ -154,11 +159,6 @@ class PlanOptions:
             raise ValueError(
                 "`logs` and `examples-per-second` must not both say what a rank computes; "
                 "received both; leave one out."
-            )
-        if self.chip and (not self.model or self.logs or self.examples_per_second):
-            raise ValueError(
-                "`chip` must say alone what a rank computes, of a model; received it with "
-                "something else; do `--model ResNet50 --chip 495tflops,3.35TB`."
             )
         if self.links and self.inside:
             raise ValueError(

@@ -143,11 +143,15 @@ def memory_lines(answers: Answers, options: PlanOptions) -> Iterator[str]:
 def use_lines(answers: Answers) -> Iterator[str]:
     """Yields the arguments to use, and how long the prediction took."""
     if answers.timed:
-        if answers.inputs.is_compiled:
-            yield "Use: strategy = tfdp.XLAStrategy(), which chooses how devices exchange"
-        else:
-            yield f"Use: strategy = {answers.curve[-1].plan.written()}"
+        yield f"Use: strategy = {used(answers)}"
     yield f"(predicted in {answers.seconds:.1f} s)"
+
+
+def used(answers: Answers) -> str:
+    """Returns the strategy to use; XLA chooses by itself how devices exchange."""
+    if answers.inputs.is_compiled:
+        return "tfdp.XLAStrategy()"
+    return answers.curve[-1].plan.written()
 
 
 def training_of(one: Prediction) -> str:

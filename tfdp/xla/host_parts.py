@@ -220,7 +220,9 @@ class _Parting:
             own |= dict(zip([*given, *from_host], tensors, strict=True))
             return rest.write(own | self._captures(rest), flat.outputs)
 
-        places = dict.fromkeys(task.op.place() for task in flat.tasks if task in self.host)
+        in_order = [task for task in flat.tasks if task in self.host]
+        causes = [task for task in in_order if _has(task.op, _is_of_host)] or in_order
+        places = dict.fromkeys(task.op.place() for task in causes)
         kept = tuple(index for _, index in given)
         function = on_host.get_concrete_function(*self._specs)
         return HostPart(function, len(sizes), kept, tuple(places)), on_devices
