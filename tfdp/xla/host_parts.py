@@ -22,8 +22,8 @@ import tensorflow as tf
 from tfdp.partition.flattening import Flattened, Task, Wire
 from tfdp.partition.source import SourceGraph, SourceOp
 from tfdp.xla import refusals
-from tfdp.xla.pieces import Piece
-from tfdp.xla.variables import variable_of
+from tfdp.xla.pieces import Piece, operation
+from tfdp.xla.variables import DeviceVariable, variable_of
 
 # What XLA has no values of.
 _OF_HOST = (tf.string, tf.resource, tf.variant)
@@ -34,7 +34,6 @@ _PURE = (*_READS, "Assert")
 
 # These are as pure as the functions that they call.
 _CONTROL_FLOW = ("Case", "If", "PartitionedCall", "StatefulPartitionedCall", "While")
-
 
 # Operations that tell sizes, which XLA must know.
 _SIZES = ("Rank", "Shape", "ShapeN", "Size")
@@ -128,7 +127,9 @@ class _Parting:
     ) -> None:
         self._graph, self._captured = source.graph, source.captured_inputs
         self._specs, self._flat = specs, Flattened(SourceGraph(source.graph))
-        variables = {id(variable.handle) for variable in source.graph.variables}
+        # To ask one of the devices' for its handle would bring its value home.
+        others = [each for each in source.graph.variables if not isinstance(each, DeviceVariable)]
+        variables = {id(variable.handle) for variable in others}
         written = _written(self._flat)
         self._given: dict[Wire, tf.TensorSpec] = {
             (self._flat.arguments, index): spec for index, spec in enumerate(specs)
@@ -141,7 +142,7 @@ class _Parting:
         # What is to be had before a step: of arguments, constants and tables.
         self._ahead: set[Task] = set()
         for task in self._flat.tasks:
-            if _is_pure(task.op) and all(map(self._is_ahead, task.inputs)):
+            if _is_pure(operation(task)) and all(map(self._is_ahead, task.inputs)):
                 self._ahead.add(task)
         sizes = self._sizes_of_tables()
         rest = [task for task in self._flat.tasks if task in self._ahead and (task, 0) not in sizes]
@@ -150,7 +151,7 @@ class _Parting:
         for task in self._flat.tasks:
             self._place(task)
         if self.host:
-            self.host |= {task for task in self._ahead if _has(task.op, _is_check)}
+            self.host |= {task for task in self._ahead if _has(operation(task), _is_check)}
 
     def _is_ahead(self, wire: Wire) -> bool:
         return wire in self._given or wire[0] in self._ahead
@@ -162,17 +163,18 @@ class _Parting:
                 table_handle=self._captured[task.inputs[0][1] - len(self._specs)]
             )
             for task in self._flat.tasks
-            if task in self._ahead and task.op.type == "LookupTableSizeV2"
+            if task in self._ahead and operation(task).type == "LookupTableSizeV2"
         }
 
     def _place(self, task: Task) -> None:
         if task in self._ahead:
-            wires = [*task.inputs, *((task, index) for index in range(len(task.op.outputs)))]
-            is_open = any(map(self._is_open, wires)) or self._counts_into_open(task)
-            if is_open or _has(task.op, _is_of_host):
+            outputs = [(task, index) for index in range(len(operation(task).outputs))]
+            is_open = any(map(self._is_open, [*task.inputs, *outputs]))
+            is_open = is_open or self._counts_into_open(task)
+            if is_open or _has(operation(task), _is_of_host):
                 self.host.add(task)
-        elif refusals.has_strings(task.op.node) or any(map(self._is_of_host, task.inputs)):
-            raise refusals.of_strings(self._graph, task.op)
+        elif refusals.has_strings(operation(task).node) or any(map(self._is_of_host, task.inputs)):
+            raise refusals.of_strings(self._graph, operation(task))
 
     def _is_open(self, wire: Wire) -> bool:
         """Returns whether a value is one that only the host has, or of an open size."""
@@ -182,7 +184,7 @@ class _Parting:
 
     def _counts_into_open(self, task: Task) -> bool:
         """Returns whether an operation counts into so many numbers as its inputs decide."""
-        if task.op.type != "DenseBincount":
+        if operation(task).type != "DenseBincount":
             return False
         _, size = self._known.get(task.inputs[1], (None, None))
         return size is None
@@ -203,7 +205,7 @@ class _Parting:
         from_host = [wire for wire in used if wire[0] in self.host]
         constants = {w: self._known[w][1] for w in from_host if self._known[w][1] is not None}
         from_host = [wire for wire in from_host if wire not in constants]
-        sizes = [wire for wire in from_host if wire[0].op.type in _SIZES]
+        sizes = [wire for wire in from_host if operation(wire[0]).type in _SIZES]
         from_host = [wire for wire in from_host if wire not in sizes]
         late = [task for task in flat.tasks if task not in self._ahead]
         of_host = Piece(self._graph, _needed(flat, self.host, late))
@@ -221,8 +223,8 @@ class _Parting:
             return rest.write(own | self._captures(rest), flat.outputs)
 
         in_order = [task for task in flat.tasks if task in self.host]
-        causes = [task for task in in_order if _has(task.op, _is_of_host)] or in_order
-        places = dict.fromkeys(task.op.place() for task in causes)
+        causes = [task for task in in_order if _has(operation(task), _is_of_host)] or in_order
+        places = dict.fromkeys(operation(task).place() for task in causes)
         kept = tuple(index for _, index in given)
         function = on_host.get_concrete_function(*self._specs)
         return HostPart(function, len(sizes), kept, tuple(places)), on_devices
@@ -255,15 +257,14 @@ def _written(flat: Flattened) -> set[int]:
     return {
         index
         for task in flat.tasks
-        if not _is_pure(task.op)
+        if not _is_pure(operation(task))
         for source, index in task.inputs
         if source is flat.arguments
     }
 
 
-def _is_pure(op: SourceOp | None) -> bool:
+def _is_pure(op: SourceOp) -> bool:
     """Returns whether what an operation gives depends on its inputs alone, which it only reads."""
-    assert op is not None
     inner = _functions(op)
     if op.is_stateful and op.type not in _PURE and not (inner and op.type in _CONTROL_FLOW):
         return False
@@ -284,7 +285,7 @@ def _has(op: SourceOp, is_one: Callable[[SourceOp], bool]) -> bool:
 
 
 def _dtype(wire: Wire) -> tf.DType:
-    return wire[0].op.outputs[wire[1]].dtype
+    return operation(wire[0]).outputs[wire[1]].dtype
 
 
 def _functions(op: SourceOp) -> list[SourceOp]:

@@ -8,9 +8,16 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.partition.flattening import Task, Wire
+from tfdp.partition.source import SourceOp
 
 # What is known of a value before a program runs: its dtype and shape, and all of it, or None.
 Known = tuple[tf.TensorSpec, Any]
+
+
+def operation(task: Task) -> SourceOp:
+    """Returns the operation of a task that stands for one, as all do but for the arguments'."""
+    assert task.op is not None
+    return task.op
 
 
 class Piece:
@@ -28,10 +35,9 @@ class Piece:
         self._tasks, self._names = tasks, {}
         taken: set[str] = set()
         for task in tasks:
-            assert task.op is not None
-            name = task.op.name
+            name = operation(task).name
             while name in taken:
-                name = f"{task.op.name}_{len(taken)}"
+                name = f"{operation(task).name}_{len(taken)}"
             taken.add(name)
             self._names[task] = name
         self.given: dict[Wire, str] = {}
@@ -68,7 +74,7 @@ class Piece:
           given: The specifications of what they do not give themselves.
           values: What is given of known values.
         """
-        wires = [(task, i) for task in self._tasks for i in range(len(task.op.outputs))]
+        wires = [(task, i) for task in self._tasks for i in range(len(operation(task).outputs))]
         with tf.Graph().as_default():
             own = {
                 wire: tf.compat.v1.placeholder(spec.dtype, spec.shape)
@@ -81,7 +87,7 @@ class Piece:
             found = {}
             for wire, tensor in zip(wires, made, strict=True):
                 # What layers have told of shapes is in the trace alone.
-                traced = wire[0].op.outputs[wire[1]].shape
+                traced = operation(wire[0]).outputs[wire[1]].shape
                 shape = tensor.shape
                 if traced.is_compatible_with(shape):
                     shape = shape.merge_with(traced)
@@ -90,9 +96,8 @@ class Piece:
             return found
 
     def _node(self, task: Task) -> tf.compat.v1.NodeDef:
-        assert task.op is not None
         node = tf.compat.v1.NodeDef()
-        node.CopyFrom(task.op.node)
+        node.CopyFrom(operation(task).node)
         node.name = self._names[task]
         del node.input[:]
         node.input.extend(map(self._name, task.inputs))

@@ -59,6 +59,7 @@ history = (
     if batches is not None
     else model.fit(x, y, batch_size=30, epochs=epochs, verbose=0)
 )
+x = tf.constant(x)
 predicted = model.predict(x, batch_size=30, verbose=0)
 copies = [
     np.array_equal(copy.data, array.addressable_shards[0].data)

@@ -46,5 +46,5 @@ def _rows(batch: Any) -> int:
     whole = getattr(batch, "size", None)  # of one of which this process has its own rows
     if isinstance(whole, int):
         return whole
-    sizes = (getattr(leaf, "shape", ()) for leaf in tf.nest.flatten(batch))
+    sizes: Iterator[Any] = (getattr(leaf, "shape", ()) for leaf in tf.nest.flatten(batch))
     return next((int(shape[0]) for shape in sizes if len(shape)), 0)
