@@ -305,11 +305,18 @@ def test_weights_stay_on_the_devices_while_a_program_is_cut(on_devices):
     strategy = on_devices(2)
     with strategy.scope():
         weight = tf.Variable(3.0)
-    strategy.partitioned(lambda x: weight.assign_add(x))(tf.constant(1.0))
+
+    @strategy.partitioned
+    def add(x):
+        weight.assign(weight + x)
+        return x
+
+    @strategy.partitioned
+    def scaled(text):
+        return tf.cast(tf.strings.length(text), tf.float32) * weight
+
+    add(tf.constant(1.0))
     before = weight._array
     assert before is not None
-    strategy.partitioned(lambda text: tf.strings.length(text)[0] * 0 + tf.cast(weight, tf.int32))(
-        tf.constant(["a", "b"])
-    )
+    np.testing.assert_array_equal(scaled(tf.constant(["a", "bc"])), [4.0, 8.0])
     assert weight._array is before
-    assert float(weight) == 4.0

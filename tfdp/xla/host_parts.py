@@ -173,7 +173,7 @@ class _Parting:
             is_open = is_open or self._counts_into_open(task)
             if is_open or _has(operation(task), _is_of_host):
                 self.host.add(task)
-        elif refusals.has_strings(operation(task).node) or any(map(self._is_of_host, task.inputs)):
+        elif _has_strings(operation(task)) or any(map(self._is_of_host, task.inputs)):
             raise refusals.of_strings(self._graph, operation(task))
 
     def _is_open(self, wire: Wire) -> bool:
@@ -273,6 +273,13 @@ def _is_pure(op: SourceOp) -> bool:
 
 def _is_of_host(op: SourceOp) -> bool:
     return refusals.is_of_host(op.node)
+
+
+def _has_strings(op: SourceOp) -> bool:
+    gives = op.type not in ("Const", "Identity") and any(
+        each.dtype == tf.string for each in op.outputs
+    )
+    return gives or refusals.has_strings(op.node)
 
 
 def _is_check(op: SourceOp) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,12 +53,14 @@ class Traced:
     """A program as it was traced, for arguments of fixed sizes.
 
     Attributes:
+      strategy: The strategy in whose scope the trace makes variables.
       source: The program, of its arguments.
       of_devices: What the devices compute: a function of sizes, and of what they are given.
       host: What the host computes of the arguments to give it to the devices; None: nothing.
       seconds: The seconds that tracing took.
     """
 
+    strategy: tf.distribute.Strategy
     source: tf.types.experimental.ConcreteFunction
     of_devices: Callable[[tuple[Any, ...]], Any]
     host: HostPart | None
@@ -86,21 +89,20 @@ def traced(
     """
     compiled = tf.function(function, jit_compile=True)
     begun = time.perf_counter()
-    as_on_one_device = tracing.as_on_one_device(strategy)
-    with tracing.outside_of_graphs(), as_on_one_device, keras_adapter.of_fixed_sizes():
+    with _tracing(strategy):
         source = compiled.get_concrete_function(*specs)
         refusals.check_trace(source)
         parts = host_parts.cut(source, specs)
     seconds = time.perf_counter() - begun
     if parts is None:
-        return Traced(source, lambda _: compiled, None, seconds)
+        return Traced(strategy, source, lambda _: compiled, None, seconds)
     host, of_devices = parts
 
     def of_sizes(sizes: tuple[Any, ...]) -> Any:
         own = functools.partial(of_devices, sizes)
         return tf.function(own, jit_compile=True, autograph=False)
 
-    return Traced(source, of_sizes, host, seconds)
+    return Traced(strategy, source, of_sizes, host, seconds)
 
 
 def lowered(
@@ -119,7 +121,7 @@ def lowered(
     begun = time.perf_counter()
     graph = program.source.graph
     compiled = program.of_devices(sizes)
-    with tracing.outside_of_graphs():
+    with _tracing(program.strategy):  # else it would be traced once more
         source = compiled.get_concrete_function(*specs)
         captured = source.captured_inputs
         refusals.check_captured(captured, graph)
@@ -143,6 +145,13 @@ def lowered(
         len(specs),
         seconds,
     )
+
+
+@contextlib.contextmanager
+def _tracing(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    as_on_one_device = tracing.as_on_one_device(strategy)
+    with tracing.outside_of_graphs(), as_on_one_device, keras_adapter.of_fixed_sizes():
+        yield
 
 
 def main_of(module: Any) -> Any:
