@@ -34,6 +34,7 @@ _PURE = (*_READS, "Assert")
 
 # These are as pure as the functions that they call.
 _CONTROL_FLOW = ("Case", "If", "PartitionedCall", "StatefulPartitionedCall", "While")
+_CONTROL_FLOW += ("StatelessCase", "StatelessIf", "StatelessWhile")
 
 # Operations that tell sizes, which XLA must know.
 _SIZES = ("Rank", "Shape", "ShapeN", "Size")
@@ -266,6 +267,8 @@ def _written(flat: Flattened) -> set[int]:
 def _is_pure(op: SourceOp) -> bool:
     """Returns whether what an operation gives depends on its inputs alone, which it only reads."""
     inner = _functions(op)
+    if op.type.startswith("Stateless") and op.type not in _CONTROL_FLOW:
+        return False  # it draws: XLA draws other numbers, and a step has all of one kind
     if op.is_stateful and op.type not in _PURE and not (inner and op.type in _CONTROL_FLOW):
         return False
     return all(_is_pure(each) for each in inner)
