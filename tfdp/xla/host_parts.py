@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfdp.partition.flattening import Flattened, Task, Wire
+from tfdp.partition.flattening import CALLS, Flattened, Task, Wire
 from tfdp.partition.source import SourceGraph, SourceOp
 from tfdp.xla import refusals
 from tfdp.xla.pieces import Piece, operation
@@ -33,8 +33,10 @@ _READS = ("LookupTableFindV2", "LookupTableSizeV2", "LookupTableExportV2")
 _PURE = (*_READS, "Assert")
 
 # These are as pure as the functions that they call.
-_CONTROL_FLOW = ("Case", "If", "PartitionedCall", "StatefulPartitionedCall", "While")
-_CONTROL_FLOW += ("StatelessCase", "StatelessIf", "StatelessWhile")
+_CONTROL_FLOW = (
+    *("Case", "If", "While", "StatelessCase", "StatelessIf", "StatelessWhile"),
+    *CALLS,
+)
 
 # Operations that tell sizes, which XLA must know.
 _SIZES = ("Rank", "Shape", "ShapeN", "Size")
