@@ -22,16 +22,16 @@ _DISTRIBUTIONS = {
 
 
 def versions() -> dict[str, str | None]:
-    """Returns the versions of Python, tfdp, TensorFlow, Keras and NumPy; None if not installed.
+    """Returns the versions of Python, tfdp, TensorFlow, Keras, NumPy, JAX; None if not installed.
 
     >>> sorted(versions())
-    ['keras', 'numpy', 'python', 'tensorflow', 'tfdp']
+    ['jax', 'keras', 'numpy', 'python', 'tensorflow', 'tfdp']
     """
     found: dict[str, str | None] = {
         "python": platform.python_version(),
         "tfdp": sys.modules["tfdp"].__version__,
     }
-    for module in ("tensorflow", "keras", "numpy"):
+    for module in ("tensorflow", "keras", "numpy", "jax"):
         found[module] = _version(module)
     return found
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdp.errors import ScopeError
+from tfdp.errors import PartitionError, ScopeError
 
 BATCH = tf.TensorSpec([16, 4]), tf.TensorSpec([16, 1])
 
@@ -126,7 +126,7 @@ def test_a_model_of_no_such_strategy_is_not_compiled_ahead(on_devices):
     "spec, error, fix",
     [
         (tf.TensorSpec([None, 4]), ValueError, "drop_remainder=True"),
-        (tf.TensorSpec([8], tf.string), TypeError, "input pipeline"),
+        (tf.TensorSpec([8], tf.string), PartitionError, "returns a text"),
         (tf.RaggedTensorSpec([8, None]), TypeError, "to_tensor"),
     ],
 )

@@ -55,3 +55,16 @@ def test_sparse_gradients_and_ragged_results_are_tensors_of_tensorflow(on_device
     twice_in_row_one = 2 * table.numpy() * np.array([1, 2, 0, 0, 0, 1])[:, None]
     np.testing.assert_array_equal(tf.convert_to_tensor(gradient), twice_in_row_one)
     assert ragged.to_list() == [[1], [5, 1, 0]]
+
+
+def test_a_function_is_traced_once(on_devices):
+    traces = []
+
+    @on_devices(2).partitioned
+    def step(x):
+        traces.append(x)
+        return x + 1
+
+    step(tf.ones([4]))
+    step(tf.ones([4]))
+    assert len(traces) == 1

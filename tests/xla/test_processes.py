@@ -50,7 +50,8 @@ def trained(processes, devices, kind, shard, folder):
 @pytest.mark.parametrize(
     ("kind", "shard"),
     tiers.first_of(
-        ("pipeline", "parameters"), ("arrays", None), ("pipeline", None), ("unseeded", None)
+        ("pipeline", "parameters"),
+        *(("arrays", None), ("pipeline", None), ("unseeded", None), ("strings", None)),
     ),
 )
 def test_they_train_as_one_device(kind, shard, tmp_path):

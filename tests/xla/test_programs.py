@@ -34,16 +34,11 @@ ROUNDING = {"table_Ftrl"}
 TOLERANCE_OF_HALF = 1e-3
 
 # What no chip can run, and what is said of it.
-_STRINGS = TypeError, "dense tensors of numbers"
 REFUSED = {
-    "string inputs": _STRINGS,
-    "text_vectorization": _STRINGS,
-    "columns_by_name": _STRINGS,
     "tensorflow_noise": (PartitionError, r"RandomStandardNormal at states.py:\d+, in call"),
     "langevin_dynamics": (PartitionError, r"RandomStandardNormal at optimizers.py:\d+"),
     "mixup_in_step": (PartitionError, r"StatelessRandomGammaV3 at own_steps.py:\d+, in train_step"),
     "augmentation": (PartitionError, "ImageProjectiveTransformV3"),
-    "wide_and_deep": (PartitionError, "SparseCross"),
 }
 
 # A loop that asks no strategy to run its steps: the host does.
@@ -52,6 +47,7 @@ ON_HOST = {"loop_of_one_device"}
 # Rows that no number of devices divides, fewer rows than devices, draws, what a callback writes.
 FAST = {
     *(("a short last batch", 4), ("a last batch smaller than the replicas", 8)),
+    ("text_vectorization", 4),
     ("tickets", 4),  # several outputs and a short last batch
     *(("`Dropout` and `GaussianNoise`", 4), ("weights_read_and_written_between_batches", 2)),
     *(("loop_of_steps", 4), ("steps_in_a_graph", 4), ("epochs_in_a_graph", 4), ("adversaries", 4)),

@@ -1,8 +1,9 @@
 """The private names of TensorFlow that `tfdp.xla` uses do what it uses them for."""
 
+import pytest
 import tensorflow as tf
 
-from tfdp.xla._tensorflow import OneDeviceExtended, ResourceVariable
+from tfdp.xla._tensorflow import OneDeviceExtended, ResourceVariable, is_compiled
 from tfdp.xla.variables import DeviceVariable, adopt
 
 
@@ -17,3 +18,14 @@ def test_the_strategy_of_one_device_has_the_inner_part_that_is_extended():
     assert type(tf.distribute.OneDeviceStrategy("/cpu:0").extended) is OneDeviceExtended
     for name in ("_create_variable", "_experimental_distribute_dataset", "update"):
         assert callable(getattr(OneDeviceExtended, name))
+
+
+@pytest.mark.parametrize(
+    ("type_", "expected"),
+    [
+        *((each, True) for each in ("MatMul", "Assert", "Placeholder", "__inference_step_12")),
+        *((each, False) for each in ("LookupTableFindV2", "StringSplitV2", "SparseCross")),
+    ],
+)
+def test_it_is_known_which_operations_xla_has(type_, expected):
+    assert is_compiled(type_) == expected

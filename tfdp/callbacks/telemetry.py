@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from tfdp import cluster
+from tfdp.callbacks.compiled_clock import CompiledClock
 from tfdp.callbacks.log_files import FORMAT, LogFiles
 from tfdp.callbacks.loss_scale import applied_steps
 from tfdp.callbacks.run_facts import described, host_name, steps_before
@@ -20,7 +21,7 @@ from tfdp.checkpoint.place import AbstractPlace
 from tfdp.cluster import run_status
 from tfdp.manifest import write_manifest
 from tfdp.recording import Recorder
-from tfdp.replicas import ProcessGroup, processes_of, replicas_of
+from tfdp.replicas import ProcessGroup, compiler_of, processes_of, replicas_of
 from tfdp.stragglers import LEAST_SAMPLES, stragglers
 
 
@@ -68,8 +69,14 @@ class Telemetry(keras.callbacks.Callback):
     the others by 5 % of a step, 1 ms and more than noise, again and again, are named in the log
     (logger `tfdp`) and in a `straggler` line each: the rule of `tfdp.stragglers`.
 
-    Under `tfdp.XLAStrategy`, a strategy other than tfdp's, or none, the lines hold only what Keras
-    tells: no examples, communication, norms or ratios. To compare with one device, use
+    Under `tfdp.XLAStrategy` `compute_seconds` holds communication, which XLA has within the
+    program; the loss is read in samples alone, since devices compute while the host goes on;
+    `bytes_sent` are those of the results of the program's collectives, on all devices of the
+    process, and `collectives` counts them by kind. There are neither norms nor ratios, and no waits
+    that would tell a rank that is late.
+
+    Under a strategy other than tfdp's, or none, the lines hold only what Keras tells: no examples,
+    communication, norms or ratios. To compare with one device, use
     `tfdp.DataParallelStrategy(devices=["CPU:0"])`.
 
     Cost: in a step that is no sample, some ten scalars written on the host beside the step, and a
@@ -152,7 +159,13 @@ class Telemetry(keras.callbacks.Callback):
         self._step: int | None = None
         self._waits: list[float] = []
         self._sample_seconds: list[float] = []
-        self._clock = StepClock(self._recorder, self._pipeline, self.model)
+        compiler = compiler_of(strategy)
+        self._reads_all_losses = compiler is None
+        self._clock: StepClock | CompiledClock = (
+            StepClock(self._recorder, self._pipeline, self.model)
+            if compiler is None
+            else CompiledClock(compiler, self.model)
+        )
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Closes the files."""
@@ -212,16 +225,18 @@ class Telemetry(keras.callbacks.Callback):
         assert self._step is not None
         self._step += line["steps"]
         self._steps_of_epoch += line["steps"]
-        if np.ndim(logs.get("loss", ())) == 0:
+        is_sample = "compute_seconds" in line or "gradient_norm" in line
+        reads_loss = self._reads_all_losses or is_sample
+        if reads_loss and np.ndim(logs.get("loss", ())) == 0:
             line["loss"] = float(logs["loss"])
         line |= self._loss_scale(line["steps"])
-        is_sample = "compute_seconds" in line or "gradient_norm" in line
         if "compute_seconds" in line:
             waits = (
                 line.get(f"{where}_seconds", 0.0) for where in ("first_bucket_wait", "meeting")
             )
-            self._waits.append(sum(waits))
-            self._sample_seconds.append(line["seconds"])
+            if self._recorder is not None:
+                self._waits.append(sum(waits))
+                self._sample_seconds.append(line["seconds"])
         self._files.line("step", step=self._step, epoch=self._epoch, **line)
         if is_sample:
             self._files.scalars(self._step, _scalars(line))

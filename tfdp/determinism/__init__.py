@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tfdp.determinism.state import chosen_seed, note_strategy_made, seeds
+from tfdp.determinism.state import (
+    are_operations_deterministic,
+    chosen_seed,
+    note_strategy_made,
+    seeds,
+)
 from tfdp.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -15,6 +20,7 @@ if TYPE_CHECKING:
     from tfdp.determinism.enable import enable_determinism
 
 __all__ = [
+    "are_operations_deterministic",
     "chosen_seed",
     "enable_determinism",
     "note_strategy_made",

@@ -23,7 +23,8 @@ def enable_determinism(seed: int) -> None:
        from the seed.
     2. `tf.config.experimental.enable_op_determinism()`: operations whose threads would add values
        as they arrive add them in a fixed order, or raise `UnimplementedError`; `tf.data` keeps its
-       order whatever `deterministic=` says; random operations without any seed raise.
+       order whatever `deterministic=` says; random operations without any seed raise. On GPUs
+       `tfdp.XLAStrategy` has XLA compile such programs alone.
     3. Strategies compare the seed over the ranks, and refuse `topology="auto"` unless
        `TFDP_TOPOLOGY_FILE` keeps its decision: "auto" measures, and other measurements would lead
        to another order of summation. The order of the other topologies is always the same.

@@ -36,6 +36,15 @@ def strategy_was_made() -> bool:
     return _STATE.strategy_made
 
 
+def are_operations_deterministic() -> bool:
+    """Returns whether TensorFlow was asked for operations that give the same bits in each run."""
+    if "tensorflow" not in sys.modules:
+        return False
+    from tfdp.determinism import _tensorflow
+
+    return bool(_tensorflow.is_op_determinism_enabled())
+
+
 def seeds() -> dict[str, Any]:
     """Returns the random state of the process, as far as it can be known; JSON.
 
@@ -48,12 +57,10 @@ def seeds() -> dict[str, Any]:
     >>> sorted(seeds())
     ['deterministic', 'seed', 'set_by']
     """
-    deterministic = False
     found: tuple[int | None, str | None] = (None, None)
     if "keras" in sys.modules and "tensorflow" in sys.modules:
         from tfdp.determinism import _keras, _tensorflow
 
-        deterministic = _tensorflow.is_op_determinism_enabled()
         of_tensorflow, of_keras = _tensorflow.global_seed(), _keras.get_random_seed()
         if of_tensorflow is not None:
             found = (int(of_tensorflow), "tf.random.set_seed")
@@ -61,4 +68,4 @@ def seeds() -> dict[str, Any]:
             found = (int(of_keras), "keras.utils.set_random_seed")
     if _STATE.seed is not None and found[0] in (None, _STATE.seed):
         found = (_STATE.seed, "tfdp.enable_determinism")
-    return {"seed": found[0], "set_by": found[1], "deterministic": deterministic}
+    return {"seed": found[0], "set_by": found[1], "deterministic": are_operations_deterministic()}

@@ -11,6 +11,7 @@ _PREFIXES = (
     "CUBLAS_",
     "CUDA_",
     "CUDNN_",
+    "JAX_",
     "KERAS_",
     "KMP_",
     "MALLOC_",

@@ -43,8 +43,9 @@ def write_manifest(
         names such as `--api-key` and `wandb.api_key=` is `***`, in addresses and JSON, too.
       - `commit`: `revision` and `modified` (a file that git knows was changed, or git does not know
         the program) of the repository of the program, else of `directory`; null without git.
-      - `versions`: of Python, tfdp, TensorFlow, Keras, NumPy; null: not installed.
-      - `environment`: the variables of TensorFlow, Keras, tfdp, CUDA, NCCL, XLA, OpenMP, malloc and
+      - `versions`: of Python, tfdp, TensorFlow, Keras, NumPy, JAX; null: not installed.
+      - `environment`: the variables of TensorFlow, Keras, tfdp, CUDA, NCCL, XLA, JAX, OpenMP,
+        malloc and
         sizes of launchers that are set; none whose name speaks of a secret.
       - `seeds`: `seed`, the function it was given to (`set_by`), and whether TensorFlow's
         operations are `deterministic`.

@@ -57,6 +57,7 @@ class Inputs:
       ranks_per_host: The ranks of each host.
       accumulation: The steps that the optimizer accumulates.
       measured_here: Whether this machine's cores computed.
+      is_compiled: Whether XLA compiles the step, for a chip.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Inputs:
     ranks_per_host: int
     accumulation: int
     measured_here: bool
+    is_compiled: bool = False
 
 
 def read(options: PlanOptions) -> Inputs:
@@ -93,6 +95,11 @@ def read(options: PlanOptions) -> Inputs:
         per_host = per_host or (run.cluster.ranks_per_host if run.cluster else None)
         if run.cluster and found is None and not described:
             found, origin = run.cluster, run.links_origin
+    elif options.model and options.chip:
+        from tfdp.plan import compiling
+
+        name, batch = options.model, options.batch or _BATCH
+        work, where = compiling.workload(name, batch, options.optimizer, options.chip)
     elif options.model and not options.examples_per_second:
         batch = options.batch or _BATCH
         print(
@@ -115,6 +122,7 @@ def read(options: PlanOptions) -> Inputs:
         per_host or 1,
         options.accumulation or (run.plan.accumulation if run else 1),
         timed,
+        options.chip is not None,
     )
 
 

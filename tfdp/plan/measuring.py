@@ -18,7 +18,7 @@ from tfdp.prediction import SLOTS, Normalized, Tensor, Workload
 _SECONDS = 3.0  # that the step, and the update, run for after a first run
 # What Keras' `fit`, its callbacks and the launch of a step take beside these passes. It is no more:
 # the whole step of a small network on one device takes 0.6 ms (README, "Speed").
-_OTHER_SECONDS = 5e-4
+OTHER_SECONDS = 5e-4
 
 
 def tensors_of(model: Any, batch: int = 1) -> tuple[Tensor, ...]:
@@ -172,7 +172,7 @@ def _timed(model: Any, inputs: Any, work: Workload, own: Any) -> Workload:
         forward_seconds=forward_seconds,
         backward_seconds=max(0.0, both_seconds - forward_seconds),
         update_seconds=_usual(_seconds(update)),
-        other_seconds=_OTHER_SECONDS,
+        other_seconds=OTHER_SECONDS,
         first_seconds=max(0.0, both[0] - both_seconds),
     )
 

@@ -64,7 +64,7 @@ def render(answers: Answers, options: PlanOptions) -> str:
         ranks=count(answers.curve[-1].ranks, "rank"),
         rows=printing.rows_of(answers.rows) if timed else [],
         memory=list(printing.memory_lines(answers, options)),
-        use=answers.curve[-1].plan.written() if timed else "",
+        use=printing.used(answers) if timed else "",
     )
 
 

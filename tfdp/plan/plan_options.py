@@ -52,6 +52,13 @@ class PlanOptions:
         above=0,
         example="220",
     )
+    chip: quantities.Chip | None = option(
+        None,
+        "in place of this machine: a chip's operations and its memory's bytes a second, for which "
+        "XLA's compiled step is counted",
+        parse=quantities.chip,
+        metavar="RATE,BYTES",
+    )
     optimizer: str | None = option(
         None,
         "the optimizer, for its memory (the model's own, else adam)",
@@ -127,6 +134,11 @@ class PlanOptions:
             raise ValueError(
                 "One of `--model`, `--parameters` and `--logs` must say what is trained; received "
                 "none; do `--model ResNet50`."
+            )
+        if self.chip and (not self.model or self.logs or self.examples_per_second):
+            raise ValueError(
+                "`chip` must say alone what a rank computes, of a model; received it with "
+                "something else; do `--model ResNet50 --chip 495tflops,3.35TB`."
             )
         if self.parameters and (self.model or self.logs):
             raise ValueError(

@@ -31,6 +31,7 @@ def printed(answers: Answers, options: PlanOptions, console: Console) -> None:
         console.print(table)
         for line in (*verdicts(answers), *limit_lines(answers)):
             console.print(line, soft_wrap=True, highlight=False, markup=False)
+    if answers.timed and not answers.inputs.is_compiled:
         last = count(answers.curve[-1].ranks, "rank")
         table = Table(title=f"Plans for {last}", box=SIMPLE_HEAD, padding=0)
         for column, justify in (("step", "right"), ("", "left"), ("arguments", "left")):
@@ -142,8 +143,15 @@ def memory_lines(answers: Answers, options: PlanOptions) -> Iterator[str]:
 def use_lines(answers: Answers) -> Iterator[str]:
     """Yields the arguments to use, and how long the prediction took."""
     if answers.timed:
-        yield f"Use: strategy = {answers.curve[-1].plan.written()}"
+        yield f"Use: strategy = {used(answers)}"
     yield f"(predicted in {answers.seconds:.1f} s)"
+
+
+def used(answers: Answers) -> str:
+    """Returns the strategy to use; XLA chooses by itself how devices exchange."""
+    if answers.inputs.is_compiled:
+        return "tfdp.XLAStrategy()"
+    return answers.curve[-1].plan.written()
 
 
 def training_of(one: Prediction) -> str:

@@ -13,6 +13,7 @@ _TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 # A small b after a large letter is a bit.
 _SIZES = {"MB": 1e6, "GB": 1e9, "TB": 1e12, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SIZES |= {unit.lower(): times for unit, times in _SIZES.items()}
+_OPERATIONS = {"gflops": 1e9, "tflops": 1e12, "pflops": 1e15}
 _COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
 _MOST_WEIGHTS = 10**15
 
@@ -23,6 +24,31 @@ class Link:
 
     bits_per_second: float
     latency_seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """A chip as a data sheet describes it: operations, and bytes of its memory, per second."""
+
+    operations_per_second: float
+    bytes_per_second: float
+
+
+def chip(text: str) -> Chip:
+    """Reads rates of operations and of memory.
+
+    Raises:
+      ValueError: It is none.
+
+    >>> chip("495tflops,3.35TB")
+    Chip(operations_per_second=495000000000000.0, bytes_per_second=3350000000000.0)
+    """
+    operations, _, memory = text.partition(",")
+    what, example = "a chip's operations and bytes a second", "495tflops,3.35TB"
+    return Chip(
+        _read(operations, _OPERATIONS, what, text, example),
+        _read(memory, _SIZES, what, text, example),
+    )
 
 
 def link(text: str) -> Link:

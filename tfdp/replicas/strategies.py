@@ -122,6 +122,14 @@ class CompilesPrograms(Sums):
         """Returns a function for one device as all devices run it."""
 
     @abc.abstractmethod
+    def wait(self) -> None:
+        """Waits until the devices have computed what programs were called for."""
+
+    @abc.abstractmethod
+    def of_one_device(self) -> tf.distribute.Strategy:
+        """Returns a strategy that compiles programs for the first of its devices alone."""
+
+    @abc.abstractmethod
     def at_home(self, variables: Iterable[object]) -> contextlib.AbstractContextManager[None]:
         """Brings to every process the values of TensorFlow's variables of which each has parts.
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
-from tfdp.replicas import processes_of
-from tfdp.strategy.data_parallel import DataParallelStrategy
+from tfdp.replicas import compiler_of, processes_of
 from tfdp.verification import layers, readings, reasons, run_differences, sources
 from tfdp.verification.report import Difference, Report
 from tfdp.verification.run_differences import Table
@@ -35,7 +35,9 @@ class Comparison:
       tolerance: The size, relative to the largest value, above which a difference counts.
     """
 
-    def __init__(self, program: Program, strategy: DataParallelStrategy, tolerance: float) -> None:
+    def __init__(
+        self, program: Program, strategy: tf.distribute.Strategy, tolerance: float
+    ) -> None:
         self._program, self._strategy, self._tolerance = program, strategy, tolerance
         self._processes = processes_of(strategy)
         self._processes.compare("the batches of `tfdp.verify`", program.batches.described())
@@ -65,7 +67,7 @@ class Comparison:
 
     def _report(self, *found: Any) -> Report:
         steps = len(self._program.batches.steps)
-        return Report(self._strategy.extended.num_replicas, steps, *found)
+        return Report(self._strategy.num_replicas_in_sync, steps, *found)
 
     # ---- what differs
 
@@ -163,6 +165,8 @@ class Comparison:
     ) -> tuple[tuple[Difference, ...], str, str]:
         first = parted[0]
         cause, reason = reasons.of_part(first, self._reference.model)
+        if compiler_of(self._strategy) is not None:
+            return parted, cause, reasons.of_compiled(first) or reason
         meant = reasons.by_design(first, self._strategy, self._reference.model)
         if meant:
             reason = meant
@@ -171,7 +175,7 @@ class Comparison:
             if found is not None:
                 difference, cause, reason = found
                 parted = difference, *parted
-        if replicas_differ and self._strategy.synchronization is None:
+        if replicas_differ and getattr(self._strategy, "synchronization", None) is None:
             reason += " The replicas hold different values from here on, which nothing mends."
         return parted, cause, reason
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfdp import hooks
 from tfdp.keras_adapter._keras import strategy_of_model
 from tfdp.keras_adapter.gradients.nested_optimizers import innermost
+from tfdp.replicas import compiler_of
 from tfdp.verification import readings
 
 
@@ -28,7 +29,9 @@ class GradientProbe:
 
     def __init__(self, model: keras.Model) -> None:
         self._found: dict[tuple[str, int], np.ndarray] = {}
-        if model.jit_compile or getattr(strategy_of_model(model), "shard", None):
+        strategy = strategy_of_model(model)
+        is_compiled = model.jit_compile or compiler_of(strategy) is not None
+        if is_compiled or getattr(strategy, "shard", None):
             return
         for outer in readings.optimizers(model):
             for optimizer in innermost(outer):

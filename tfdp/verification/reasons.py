@@ -96,6 +96,17 @@ def of_part(first: Difference, model: keras.Model) -> tuple[str, str]:
     return name, f"{_SAID[first.part]}. {_READ}{_ELSE}"
 
 
+def of_compiled(first: Difference) -> str:
+    """Returns the reason where XLA compiles a step, within which nothing is read; "": in none."""
+    if not first.step:
+        return ""
+    return (
+        "XLA compiles the step, in which neither layers nor gradients can be read: what stands "
+        "here is the first of what can. `tfdp.verify` under a `tfdp.DataParallelStrategy` names "
+        f"the layer. {_READ}{_ELSE}"
+    )
+
+
 def _own_losses(model: keras.Model) -> list[str]:
     """Returns the names and places of the losses and the step that the user wrote."""
     step = _own_step(model)

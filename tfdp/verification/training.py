@@ -32,11 +32,14 @@ class Program:
       build: Returns a compiled model, a new one each time.
       batches: The batches that the model is trained on.
       device: The device of the runs on one device; None if TensorFlow chooses.
+      reference: The strategy of the runs on one device, where a compiler makes its program; None:
+        they have none.
     """
 
     build: Callable[[], keras.Model]
     batches: Batches
     device: str | None = None
+    reference: tf.distribute.Strategy | None = None
 
 
 @dataclasses.dataclass
@@ -75,6 +78,7 @@ def train(
     Returns:
       The readings of the run, and its model.
     """
+    strategy = strategy or program.reference
     scope = contextlib.nullcontext() if strategy is None else strategy.scope()
     device = tf.device(program.device if strategy is None else None)
     with fresh_state.fresh(_SEED), fresh_state.quiet(), device:

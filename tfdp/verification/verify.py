@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfdp import cluster
+from tfdp.replicas import CompilesPrograms, compiler_of
 from tfdp.strategy.data_parallel import DataParallelStrategy
 from tfdp.verification.batches import Batches
 from tfdp.verification.comparison import Comparison
@@ -20,7 +21,7 @@ def verify(
     build: Callable[[], keras.Model],
     batches: Any,
     steps: int = 3,
-    strategy: DataParallelStrategy | None = None,
+    strategy: tf.distribute.Strategy | None = None,
     tolerance: float = 1e-5,
 ) -> Report:
     """Trains a program on one device and under a strategy, and reports where they first differ.
@@ -38,6 +39,9 @@ def verify(
     an error for a difference), or on all ranks under `tfdp run`, which then get the same report.
     Afterwards random states, Keras' counts of names and the dtype policy are restored. Neither the
     other arguments of `fit`, such as callbacks, nor the making of batches by a dataset is verified.
+    Under `tfdp.XLAStrategy` one device is the first of its devices, for which the step is compiled
+    too: XLA rounds and draws otherwise than TensorFlow's kernels. Gradients and layers cannot be
+    read there; `DataParallelStrategy` verifies a program for both.
     With `jit_compile=True` gradients cannot be read, and the runs in which layers are compared are
     trained without it; Keras' "auto", which compiles on one GPU and not under a strategy, is taken
     for False on both sides. With `shard` there are no whole gradients.
@@ -54,7 +58,8 @@ def verify(
         a `PyDataset` or another iterable. Fewer than `steps` are repeated in turn. Short and uneven
         batches show more than even ones.
       steps: Number of steps to train.
-      strategy: A strategy with two replicas at least. None means the cluster that the environment
+      strategy: A `DataParallelStrategy` or, in a process that is alone, an `XLAStrategy`, with two
+        replicas or devices at least. None means the cluster that the environment
         describes; else the GPUs of this machine, if there are two, or its logical CPU devices. If
         there is only one and TensorFlow was not used, the CPU is split into two, for the life of
         the process.
@@ -90,15 +95,20 @@ def verify(
     """
     _check_arguments(build, steps, tolerance)
     strategy = _local_strategy() if strategy is None else strategy
-    if not isinstance(strategy, DataParallelStrategy):
+    compiler = compiler_of(strategy)
+    if compiler is None and not isinstance(strategy, DataParallelStrategy):
         raise TypeError(
-            "`strategy` must be a `tfdp.DataParallelStrategy`, whose replicas' steps are compared, "
-            f"but received {type(strategy).__name__!r}. Leave it out, or make one; of another "
-            "strategy compare a training with one without it."
+            "`strategy` must be a `tfdp.DataParallelStrategy` or a `tfdp.XLAStrategy`, whose steps "
+            f"are compared, but received {type(strategy).__name__!r}. Leave it out, or make one; "
+            "of another strategy compare a training with one without it."
         )
-    if strategy.extended.num_replicas < 2:
+    if compiler is not None:
+        _check_compiler(compiler, strategy.num_replicas_in_sync)
+        program = Program(build, Batches(batches, steps), reference=compiler.of_one_device())
+    elif strategy.num_replicas_in_sync < 2:
         raise ValueError(_ONE_DEVICE)
-    program = Program(build, Batches(batches, steps), _device_of_reference(strategy))
+    else:
+        program = Program(build, Batches(batches, steps), _device_of_reference(strategy))
     return Comparison(program, strategy, tolerance).report()
 
 
@@ -108,6 +118,22 @@ _ONE_DEVICE = (
     "[tf.config.LogicalDeviceConfiguration()] * 2)`, where `cpu` is "
     '`tf.config.list_physical_devices("CPU")[0]`; or start the program by `tfdp run -n 2`.'
 )
+
+
+def _check_compiler(compiler: CompilesPrograms, num_devices: int) -> None:
+    if num_devices < 2:
+        raise ValueError(
+            "`tfdp.verify` must have two devices at least to compare with one, but the XLAStrategy "
+            "has one. Start the program with JAX_PLATFORMS=cpu JAX_NUM_CPU_DEVICES=2, or where "
+            "JAX has several GPUs or TPUs."
+        )
+    if compiler.processes.world_size > 1:
+        raise ValueError(
+            "`tfdp.verify` must have all devices of an XLAStrategy in its own process, since one "
+            f"of them trains alone, but {compiler.processes.world_size} processes share them. Call "
+            "it in a process that is alone, such as one started with JAX_PLATFORMS=cpu "
+            f"JAX_NUM_CPU_DEVICES={num_devices}."
+        )
 
 
 def _check_arguments(build: Any, steps: Any, tolerance: Any) -> None:

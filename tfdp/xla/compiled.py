@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,10 +15,11 @@ from tfdp.replicas import one_device
 from tfdp.strategy._tensorflow_programs import EagerTensor, could_possibly_record
 from tfdp.strategy.arguments import Arguments
 from tfdp.strategy.outside_tapes import without_gradient
-from tfdp.xla import precision, warnings
+from tfdp.xla import precision, refusals, warnings
 from tfdp.xla.arrays import check_alike, fetched
 from tfdp.xla.facts import Facts
-from tfdp.xla.lowering import lowered
+from tfdp.xla.host_parts import Given
+from tfdp.xla.lowering import Traced, lowered, traced
 from tfdp.xla.programs import Program
 from tfdp.xla.same_programs import check_same
 
@@ -76,6 +78,7 @@ class Compiled:
 
     def __init__(self, strategy: XLAStrategy, function: Callable[..., Any]) -> None:
         self._strategy, self.python_function = strategy, function
+        self._traced: dict[Any, Traced] = {}
         self._programs: dict[Any, tuple[Program, Any]] = {}
         self._routes: dict[Any, _Route] = {}
         self._latest: Program | None = None
@@ -133,33 +136,48 @@ class Compiled:
         outline = _outline(calls, tensors)
         key = None if outline is None else (outline, precision.asked())
         route = None if key is None else self._routes.get(key)
-        if route is not None:
-            given = [[tensors[place] for place in places] for places in route.places]
-        else:
-            route, given = self._first(calls, tensors)
-            # A tensor that was given twice says nothing of where two others would go.
-            if key is not None and len({*map(id, tensors)}) == len(tensors):
-                self._routes[key] = route
+        if route is None:
+            return self._run_first(calls, tensors, key)
         self._latest = route.program
+        given = [[tensors[place] for place in places] for places in route.places]
         if route.is_whole:
             check_alike([tensor for each in given for tensor in each])
-        outputs = iter(route.program(given))
-        flat = [next(outputs) if tf.is_tensor(leaf) else leaf for leaf in route.outputs]
-        return flat, route.structure
+        return _in_order(route.program(given), route.outputs), route.structure
 
-    def _first(
-        self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]], tensors: Sequence[tf.Tensor]
-    ) -> tuple[_Route, list[list[tf.Tensor]]]:
-        """Returns the way of calls with such arguments, and of these tensors those of each."""
+    def _run_first(
+        self,
+        calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]],
+        tensors: Sequence[tf.Tensor],
+        key: Any,
+    ) -> tuple[Any, Any]:
+        """Runs calls, and notes the way of later ones that are like them.
+
+        Args:
+          calls: See `run`.
+          tensors: All that they are given, one after the other, if they have a key.
+          key: What later calls are known by; None: they have to be looked at, each time.
+        """
         rows = [_rows_of(*call) for call in calls]
         every = [arguments_of(*own) for _, own in rows]
         whole, _ = rows[0]
-        program, structure = self._program(every[0], len(every), whole)
-        given = [[parts[0] for parts in each.parts] for each in every]
-        all_places = {id(tensor): place for place, tensor in enumerate(tensors)}
-        places = [[all_places.get(id(tensor), -1) for tensor in each] for each in given]
+        program = self._trace(every[0], whole)
+        own = [[parts[0] for parts in each.parts] for each in every]
+        given = list(map(program.given, own))
+        if whole is None:
+            check_alike([tensor for each in given for tensor in each.tensors])
+        runs = list(_in_runs(given))
+        for alike in runs:
+            self._latest, structure = self._program(every[0], program, alike, whole)
+            found = self._latest([each.tensors for each in alike])
         outputs = tf.nest.flatten(structure, expand_composites=True)
-        return _Route(program, structure, outputs, places, whole is None), given
+        # A tensor that was given twice says nothing of where two others would go.
+        are_known = program.host is None and len({*map(id, tensors)}) == len(tensors)
+        if key is not None and are_known and len(runs) == 1:
+            all_places = {id(tensor): place for place, tensor in enumerate(tensors)}
+            places = [[all_places.get(id(tensor), -1) for tensor in each] for each in own]
+            assert self._latest is not None
+            self._routes[key] = _Route(self._latest, structure, outputs, places, whole is None)
+        return _in_order(found, outputs), structure
 
     @tf.autograph.experimental.do_not_convert
     def ahead(self, *args: Any, **kwargs: Any) -> Facts:
@@ -179,7 +197,9 @@ class Compiled:
         """Compiles what `run` would run, and returns what that has shown."""
         with tf.Graph().as_default():  # whose placeholders have shapes, and no values
             arguments = arguments_of(*tf.nest.map_structure(_placeholder, tuple(calls[0])))
-        self._latest, _ = self._program(arguments, len(calls))
+        program = self._trace(arguments)
+        given = _made_up(program, arguments.fixed())
+        self._latest, _ = self._program(arguments, program, [given] * len(calls))
         return self._latest.facts
 
     def explain(self) -> Facts | None:
@@ -195,41 +215,97 @@ class Compiled:
         assert self._latest is not None
         return [each.value() for each in self._latest.variables if each.trainable]
 
-    def _program(
-        self, arguments: Arguments, steps: int, whole: int | None = None
-    ) -> tuple[Program, Any]:
-        """Returns the program for arguments of such shapes, and the structure of its outputs.
+    def _trace(self, arguments: Arguments, whole: int | None = None) -> Traced:
+        """Returns the function as it is traced for arguments of such shapes.
 
         Args:
           arguments: The arguments.
-          steps: How many times it runs in one call.
           whole: The number of rows of the whole batch, if the arguments are rows of it.
         """
         specs = [_of_whole(spec, whole) for spec in arguments.fixed()]
-        level = precision.asked()
-        key = arguments.key, tuple(specs), steps, whole is not None, level
-        if key not in self._programs:
-            self._programs[key] = self._made(arguments, specs, steps, whole is not None, level)
-        return self._programs[key]
+        key = arguments.key, tuple(specs)
+        if key not in self._traced:
+            function = arguments.function(self.python_function)
+            self._traced[key] = traced(self._strategy, function, specs)
+        found = self._traced[key]
+        if found.host is not None:
+            if whole is not None:
+                raise refusals.of_own_rows(found.host.places)
+            warnings.computed_on_host(self._strategy, found.host.places)
+        return found
 
-    def _made(
+    def _program(
         self,
         arguments: Arguments,
-        specs: Sequence[tf.TensorSpec],
-        steps: int,
-        in_parts: bool,
-        level: str,
+        traced: Traced,
+        given: Sequence[Given],
+        whole: int | None = None,
     ) -> tuple[Program, Any]:
-        name = getattr(self.python_function, "__name__", "A function")
-        former = [(each, count) for _, each, count, _, of in self._programs if of == level]
-        if former:
-            warnings.compiled_once_more(self._strategy, name, specs, steps, former)
-        layouts = self._strategy.extended.layouts
-        warnings.computed_whole(specs, layouts)
-        function = arguments.function(self.python_function)
-        program = lowered(self._strategy, function, specs, level)
-        check_same(self._strategy.extended.processes, name, program)
-        return Program(program, layouts, steps, in_parts), program.structure
+        """Returns the program for what devices are given, and the structure of its outputs.
+
+        Args:
+          arguments: The arguments.
+          traced: The function, traced for them.
+          given: What the devices are given in each step of a call, of the same sizes.
+          whole: See `_trace`.
+        """
+        specs = [_of_whole(spec, whole) for spec in given[0].specs]
+        level, sizes = precision.asked(), given[0].sizes
+        key = arguments.key, tuple(specs), len(given), whole is not None, sizes, level
+        if key not in self._programs:
+            extended = self._strategy.extended
+            name = getattr(self.python_function, "__name__", "A function")
+            former = [(each, count) for _, each, count, *_, of in self._programs if of == level]
+            if former:
+                warnings.compiled_once_more(self._strategy, name, specs, len(given), former)
+            warnings.computed_whole(specs, extended.layouts)
+            program = lowered(traced, specs, sizes, level)
+            check_same(extended.processes, name, program)
+            made = Program(program, extended.layouts, len(given), whole is not None)
+            self._programs[key] = made, program.structure
+        return self._programs[key]
+
+
+def _in_order(found: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
+    """Returns outputs with a program's results in the place of tensors."""
+    results = iter(found)
+    return [next(results) if tf.is_tensor(leaf) else leaf for leaf in outputs]
+
+
+def _in_runs(given: Sequence[Given]) -> Iterator[list[Given]]:
+    """Yields together what successive steps are given of the same sizes."""
+    for _, alike in itertools.groupby(given, lambda each: (each.specs, each.sizes)):
+        yield list(alike)
+
+
+def _made_up(program: Traced, specs: Sequence[tf.TensorSpec]) -> Given:
+    """Returns what devices are given of arguments that are not there yet.
+
+    The host computes its part of two made-up batches, which must give the same sizes.
+
+    Args:
+      program: The program.
+      specs: Its arguments.
+
+    Raises:
+      ValueError: A batch decides a size.
+    """
+    if program.host is None:
+        return Given(specs)
+    found = []
+    for text, number in (("", 0), ("a b c", 1)):
+        values = [text if spec.dtype == tf.string else number for spec in specs]
+        pairs = zip(specs, values, strict=True)
+        with tf.init_scope():  # a graph may be traced
+            made_up = [tf.fill(spec.shape, tf.cast(value, spec.dtype)) for spec, value in pairs]
+            found.append(program.given(made_up))
+    if len(list(_in_runs(found))) > 1:
+        raise ValueError(
+            "A program must be compiled ahead for known sizes, but a batch decides those of what "
+            f"the host computes ({', '.join(program.host.places)}). Fix the size in the layer, as "
+            "by `TextVectorization(output_sequence_length=128)`, or let the first batch compile it."
+        )
+    return found[0]
 
 
 def on_host(array: Any) -> Any:
@@ -269,27 +345,21 @@ def arguments_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
     """Returns the arguments of a call.
 
     Raises:
-      TypeError: There are strings, resources, or tensors that are not dense.
+      TypeError: There are resources, or tensors that are not dense.
     """
     for leaf in tf.nest.flatten((args, kwargs)):
         if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor, tf.TypeSpec)) or _is_of_host(leaf):
             spec = leaf if isinstance(leaf, tf.TypeSpec) else tf.type_spec_from_value(leaf)
             raise TypeError(
-                "A program of TPUs must be given dense tensors of numbers, but received "
+                "A program of TPUs must be given dense tensors, but received "
                 f"{spec}. {_to_numbers(spec)}"
             )
     return Arguments(args, kwargs)
 
 
 def _to_numbers(spec: tf.TypeSpec) -> str:
-    if not isinstance(spec, (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)):
+    if not isinstance(spec, (tf.RaggedTensorSpec, tf.SparseTensorSpec)):
         return "In place of an iterator give `next(iterator)`."
-    if isinstance(spec, tf.TensorSpec):
-        return (
-            "Make numbers of strings in the input pipeline, by layers that are left out of the "
-            "model, and tell the size that they give: `dataset.map(lambda text, label: "
-            "(tf.ensure_shape(vectorization(text), [None, 128]), label))`."
-        )
     dense = (
         "tf.sparse.to_dense(x)"
         if isinstance(spec, tf.SparseTensorSpec)
@@ -299,12 +369,11 @@ def _to_numbers(spec: tf.TypeSpec) -> str:
 
 
 def _is_of_host(leaf: Any) -> bool:
-    """Returns whether an argument is strings, or a resource such as an iterator."""
+    """Returns whether an argument is a resource such as an iterator."""
     if isinstance(leaf, tf.Variable):
         return False  # its value is given
     parts = tf.nest.flatten(leaf, expand_composites=True)
-    kinds = (tf.string, tf.resource, tf.variant)
-    return any(tf.is_tensor(part) and part.dtype in kinds for part in parts)
+    return any(tf.is_tensor(part) and part.dtype in (tf.resource, tf.variant) for part in parts)
 
 
 def _placeholder(leaf: Any) -> Any:

@@ -28,6 +28,8 @@ class Facts(NamedTuple):
         in float32.
       gathered_at_start: The names of the weights that are cut between steps and whole in all of a
         step: see `tfdp.xla.gathers`.
+      operations: The operations on numbers of a step of a device, as XLA counts them.
+      bytes_accessed: The bytes that they read and write in its memory.
     """
 
     seconds: dict[str, float]
@@ -39,6 +41,8 @@ class Facts(NamedTuple):
     weights_copied: int
     products: dict[str, int]
     gathered_at_start: tuple[str, ...]
+    operations: float
+    bytes_accessed: float
 
     def __str__(self) -> str:
         found = ", ".join(f"{count} {kind}" for kind, count in self.collectives.items())
@@ -91,7 +95,14 @@ def of(
         num_written - in_place,
         products or {},
         gathered_at_start,
+        *_costs(compiled),
     )
+
+
+def _costs(compiled: Any) -> tuple[float, float]:
+    """Returns the operations of a compiled program, and the bytes that they read and write."""
+    found = compiled.cost_analysis() or {}
+    return float(found.get("flops", 0.0)), float(found.get("bytes accessed", 0.0))
 
 
 def _collectives(text: str) -> dict[str, list[str]]:

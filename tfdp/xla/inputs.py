@@ -19,6 +19,15 @@ _IN_A_GRAPH = (
 )
 
 
+def are_cut(feed: AbstractFeed) -> bool:
+    """Returns whether each process reads its own rows of a feed's batches.
+
+    Where they have strings, the host makes numbers of whole batches.
+    """
+    spec = feed.element_spec  # type: ignore[attr-defined]
+    return all(getattr(leaf, "dtype", None) != tf.string for leaf in tf.nest.flatten(spec))
+
+
 class OwnRowsDataset:
     """The batches of a feed, of which each process reads its own rows.
 

@@ -50,6 +50,11 @@ class Layouts:
         return f"{self.num_devices} x {self._mesh.devices.flat[0].device_kind}"
 
     @property
+    def devices(self) -> list[Any]:
+        """The devices, in their order."""
+        return list(self._mesh.devices.flat)
+
+    @property
     def num_devices(self) -> int:
         """The number of devices."""
         return int(self._mesh.devices.size)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,9 @@ import tensorflow as tf
 
 from tfdp import keras_adapter
 from tfdp.strategy import tracing
-from tfdp.xla import refusals
+from tfdp.xla import host_parts, refusals
 from tfdp.xla._jax import hlo_text, ir, jax, make_ir_context, stablehlo_text
+from tfdp.xla.host_parts import Given, HostPart
 from tfdp.xla.loops import without_copies_of_invariants
 from tfdp.xla.precision import Products, with_precision
 from tfdp.xla.scatters import with_small_indices
@@ -49,52 +52,116 @@ class Lowered:
     products: Products
 
 
-def lowered(
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A program as it was traced, for arguments of fixed sizes.
+
+    Attributes:
+      strategy: The strategy in whose scope the trace makes variables.
+      source: The program, of its arguments.
+      of_devices: What the devices compute: a function of sizes, and of what they are given.
+      host: What the host computes of the arguments to give it to the devices; None: nothing.
+      seconds: The seconds that tracing took.
+    """
+
+    strategy: tf.distribute.Strategy
+    source: tf.types.experimental.ConcreteFunction
+    of_devices: Callable[[tuple[Any, ...]], Any]
+    host: HostPart | None
+    seconds: float
+
+    def given(self, arguments: Sequence[tf.Tensor]) -> Given:
+        """Returns what the devices are given of the arguments; any thread may ask."""
+        return Given(arguments) if self.host is None else self.host(arguments)
+
+
+def traced(
     strategy: tf.distribute.Strategy,
     function: Callable[..., Any],
     specs: Sequence[tf.TensorSpec],
-    precision: str = "DEFAULT",
-) -> Lowered:
-    """Traces a function as on one device, and lowers it.
+) -> Traced:
+    """Traces a function as on one device.
 
     Args:
       strategy: The strategy in whose scope the trace makes variables.
       function: The function, of flat tensors.
       specs: Their shapes, all known, and dtypes.
+
+    Raises:
+      PartitionError: It has what neither devices nor the host before them compute. Names the
+        operation and the user's line.
+    """
+    compiled = tf.function(function, jit_compile=True)
+    begun = time.perf_counter()
+    with _tracing(strategy):
+        source = compiled.get_concrete_function(*specs)
+        refusals.check_trace(source)
+        parts = host_parts.cut(source, specs)
+    seconds = time.perf_counter() - begun
+    if parts is None:
+        return Traced(strategy, source, lambda _: compiled, None, seconds)
+    host, of_devices = parts
+
+    def of_sizes(sizes: tuple[Any, ...]) -> Any:
+        own = functools.partial(of_devices, sizes)
+        return tf.function(own, jit_compile=True, autograph=False)
+
+    return Traced(strategy, source, of_sizes, host, seconds)
+
+
+def lowered(
+    program: Traced,
+    specs: Sequence[tf.TensorSpec],
+    sizes: tuple[Any, ...] = (),
+    precision: str = "DEFAULT",
+) -> Lowered:
+    """Lowers what the devices compute of a program.
+
+    Args:
+      program: The program.
+      specs: What they are given.
+      sizes: What they are told besides.
       precision: The level of products of float32: see `precision.asked`.
 
     Raises:
       PartitionError: It has what cannot be lowered. Names the operation and the user's line.
     """
-    traced = tf.function(function, jit_compile=True)
     begun = time.perf_counter()
-    as_on_one_device = tracing.as_on_one_device(strategy)
-    with tracing.outside_of_graphs(), as_on_one_device, keras_adapter.of_fixed_sizes():
-        source = traced.get_concrete_function(*specs)
-        refusals.check_trace(source)
-        tracing_ended = time.perf_counter()
-        with refusals.explained(source.graph):
-            serialized = traced.experimental_get_compiler_ir(*specs)(stage="hlo_serialized")
+    graph = program.source.graph
+    compiled = program.of_devices(sizes)
+    with _tracing(program.strategy):  # else it would be traced once more
+        source = compiled.get_concrete_function(*specs)
+        captured = source.captured_inputs
+        refusals.check_captured(captured, graph)
+        with refusals.explained(graph):
+            lowering = compiled.experimental_get_compiler_ir(*specs)
+            serialized = lowering(stage="hlo_serialized")
     text = hlo_text(serialized)
-    refusals.check_lowered(text, source.graph)
+    refusals.check_lowered(text, graph)
     module, products = with_precision(stablehlo_text(serialized), precision)
     module = without_copies_of_invariants(with_small_indices(module))
     parameters, results, aliases = _signature(module)
     outputs = [leaf for leaf in source.outputs if leaf is not None]
-    given = [*specs, *source.captured_inputs]
-    _check_order(given, parameters, outputs, results, aliases)
-    seconds = {"trace": tracing_ended - begun, "lower": time.perf_counter() - tracing_ended}
+    _check_order([*specs, *captured], parameters, outputs, results, aliases)
+    seconds = {"trace": program.seconds, "lower": time.perf_counter() - begun}
     return Lowered(
         module,
         parameters,
         results,
-        tuple(source.captured_inputs),
+        tuple(captured),
         {parameter - len(specs): result for parameter, result in aliases.items()},
-        source.structured_outputs,
+        program.source.structured_outputs,
         len(specs),
         seconds,
         products,
     )
+
+
+@contextlib.contextmanager
+def _tracing(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    as_on_one_device = tracing.as_on_one_device(strategy)
+    with tracing.outside_of_graphs(), as_on_one_device, keras_adapter.of_fixed_sizes():
+        yield
 
 
 def main_of(module: Any) -> Any:

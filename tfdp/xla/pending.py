@@ -10,6 +10,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tfdp.xla._jax import jax  # noqa: F401 - of the examples
+
 _calls: list[str] = []
 _outputs: list[Any] = []
 _numbers_of_calls, _numbers_of_steps = itertools.count(1), itertools.count(1)
@@ -33,10 +35,22 @@ def note(outputs: Sequence[Any]) -> None:
     _outputs[:] = outputs[:1]
 
 
+def wait() -> None:
+    """Waits until the latest program's outputs are computed.
+
+    >>> note([jax.numpy.ones(2)])
+    >>> wait()
+    >>> is_any()
+    False
+    """
+    for array in _outputs:
+        if not array.is_deleted():
+            array.block_until_ready()
+
+
 def is_any() -> bool:
     """Returns whether something is still computed; any thread may ask.
 
-    >>> import jax
     >>> with call():
     ...     is_any()
     True

@@ -14,6 +14,7 @@ import tensorflow as tf
 from jax.extend.core import Primitive
 from jax.sharding import NamedSharding
 
+from tfdp import determinism
 from tfdp.xla import facts, pending, precision, warnings
 from tfdp.xla._jax import compiled_for_memory, func, ir, merge_mlir_modules, register_lowering
 from tfdp.xla.arrays import placed, placed_in_parts
@@ -143,7 +144,9 @@ class Program:
             if not repeated:
                 news, outputs = once(written, kept, batch)
                 return outputs, news
-            news, every = jax.lax.scan(lambda state, own: once(state, kept, own), written, batch)
+            news, every = jax.lax.scan(
+                lambda state, own: once(state, kept, own), written, batch, length=self._steps
+            )
             return [each[-1] for each in every], news
 
         states = self._layouts_of_captured
@@ -176,7 +179,7 @@ class Program:
             with warnings.compiling(self._layouts):
                 if self._layouts.shard == "parameters" and self._layouts.platform == "cpu":
                     return compiled_for_memory(partitioned)
-                return partitioned.compile()
+                return partitioned.compile(_options(self._layouts.platform))
         except jax.errors.JaxRuntimeError as error:
             said = str(error).split("\n", maxsplit=1)[0]
             if not said.startswith("RESOURCE_EXHAUSTED"):
@@ -242,6 +245,15 @@ class Program:
 
     def _layout(self, variable: DeviceVariable | None) -> NamedSharding:
         return self._layouts.replicated if variable is None else self._layouts.of_variable(variable)
+
+
+def _options(platform: str) -> dict[str, Any]:
+    """Returns the options of XLA's compiler for devices of a kind.
+
+    On GPUs it sums as threads arrive where it may, such as the gradients of tables.
+    """
+    asked = platform == "gpu" and determinism.are_operations_deterministic()
+    return {"xla_gpu_deterministic_ops": True} if asked else {}
 
 
 def _call(module: str, like: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
 from tfdp.errors import PartitionError
 from tfdp.partition import lines_named
+from tfdp.partition.flattening import CALLS
+from tfdp.partition.source import SourceOp
+from tfdp.xla._tensorflow import is_compiled
 from tfdp.xla.variables import variable_of
 
 _MOVE = "Move it into the input pipeline (`dataset.map`), or train under DataParallelStrategy."
@@ -33,6 +36,9 @@ _HIDDEN_STATES = (
     "Multinomial",
 )
 
+# Operations whose values decide how many elements they give.
+_OF_OPEN_SIZE = ("Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2", "Where")
+
 # Instructions of XLA that are in no program of TPUs, as they are written, and why.
 _UNLIKE = {
     r"<=.* set-dimension-size": (  # of a size up to a bound
@@ -51,21 +57,15 @@ _CALLS = r"^(?:(?:Stateful)?PartitionedCall(?:_\d+)?/)+"
 
 
 def check_trace(source: tf.types.experimental.ConcreteFunction) -> None:
-    """Checks that a traced program has no operation that no chip can run.
+    """Checks that a traced program has no operation that neither chips nor the host run for it.
 
     Raises:
       PartitionError: It has. Names the operation and the user's line.
     """
-    definition = source.graph.as_graph_def()
-    nodes = [*definition.node]
-    for function in definition.library.function:
-        nodes += function.node_def
-    for node in nodes:
+    for node in _nodes(source.graph):
         reason = _reason(node)
         if reason is not None:
             raise _refusal(source.graph, [node.name], node.op, reason)
-    for tensor in source.captured_inputs:
-        _check_captured(tensor, source.graph)
     for output in source.outputs:
         if output is not None and output.dtype == tf.string:
             raise PartitionError(
@@ -73,6 +73,69 @@ def check_trace(source: tf.types.experimental.ConcreteFunction) -> None:
                 f"{_text(output)}: chips have no strings. Return it beside the program's numbers, "
                 "where it is called."
             )
+
+
+def check_captured(captured: Sequence[tf.Tensor], graph: tf.Graph) -> None:
+    """Checks that chips can be given what a program captures.
+
+    Args:
+      captured: What it captures.
+      graph: The graph in which it was traced.
+
+    Raises:
+      PartitionError: They cannot. Names the variable.
+    """
+    for tensor in captured:
+        _check_captured(tensor, graph)
+
+
+def _nodes(graph: tf.Graph) -> Iterator[tf.compat.v1.NodeDef]:
+    """Yields the operations of a graph and of the functions that it calls."""
+    definition = graph.as_graph_def()
+    yield from definition.node
+    for function in definition.library.function:
+        yield from function.node_def
+
+
+def may_need_host(graph: tf.Graph) -> bool:
+    """Returns whether a graph has, wherever in it, an operation that XLA may not have."""
+    return any(is_of_host(node) or node.op == "DenseBincount" for node in _nodes(graph))
+
+
+def is_of_host(node: tf.compat.v1.NodeDef) -> bool:
+    """Returns whether XLA has not an operation: of strings, of an open size, or of no kernel."""
+    return has_strings(node) or node.op in _OF_OPEN_SIZE or not is_compiled(node.op)
+
+
+def has_strings(node: tf.compat.v1.NodeDef) -> bool:
+    """Returns whether an operation computes with strings.
+
+    The text of an assertion is none of them: XLA leaves it out.
+    """
+    if node.op in ("Const", "Assert", "Identity", "NoOp", *CALLS):
+        return False
+    dtypes = [attr.type for attr in node.attr.values() if attr.WhichOneof("value") == "type"]
+    lists = [attr.list.type for attr in node.attr.values() if attr.WhichOneof("value") == "list"]
+    return tf.string.as_datatype_enum in (*dtypes, *(each for every in lists for each in every))
+
+
+def of_strings(graph: tf.Graph, op: SourceOp) -> PartitionError:
+    """Returns the error of strings that are not to be had before a step begins."""
+    reason = (
+        "chips have no strings, and the host computes with them only before a step, from its "
+        "arguments alone. Return the numbers, and make strings of them where the program is "
+        "called; or train under DataParallelStrategy."
+    )
+    return _refusal(graph, [op.name], op.type, reason)
+
+
+def of_own_rows(places: Sequence[str]) -> PartitionError:
+    """Returns the error of a process that has its own rows of what the host must have whole."""
+    return PartitionError(
+        "What the host computes before a step must be given whole batches, but each process reads "
+        f"its own rows of a pipeline, and XLA has not {', '.join(places)}. Move the layer into the "
+        "pipeline, `pipeline.map(lambda x, y: (layer(x), y))`."
+    )
 
 
 def _text(output: tf.Tensor) -> str:
@@ -96,16 +159,6 @@ def _reason(node: tf.compat.v1.NodeDef) -> str | None:
         return (
             "it draws from a state that each chip has of its own. Draw with `keras.random` and a "
             "`keras.random.SeedGenerator`, `tf.random.Generator`, or `tf.random.stateless_normal`."
-        )
-    dtypes = [attr.type for attr in node.attr.values() if attr.WhichOneof("value") == "type"]
-    lists = [attr.list.type for attr in node.attr.values() if attr.WhichOneof("value") == "list"]
-    if tf.string.as_datatype_enum in (*dtypes, *(each for every in lists for each in every)):
-        if node.op in ("Const", "Assert", "Identity", "NoOp", "PartitionedCall"):
-            return None  # the text of an assertion, which XLA leaves out
-        return (
-            "chips have no strings. Move it into the input pipeline, and tell the size that it "
-            "gives: `dataset.map(lambda x, y: (tf.ensure_shape(layer(x), [None, 128]), y))`; or "
-            "train under DataParallelStrategy."
         )
     return None
 

@@ -9,19 +9,19 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp import keras_adapter, tracebacks
+from tfdp import determinism, keras_adapter, tracebacks
 from tfdp.cluster import run_status
 from tfdp.data.feed import AbstractFeed
 from tfdp.errors import ScopeError
 from tfdp.replicas import CompilesPrograms, ProcessGroup, one_device
-from tfdp.xla import accelerators, joining
+from tfdp.xla import accelerators, joining, pending
 from tfdp.xla._jax import jax
 from tfdp.xla._tensorflow import OneDeviceExtended, ResourceVariable
 from tfdp.xla.arrays import seed_alike
 from tfdp.xla.compiled import Compiled
 from tfdp.xla.devices import devices_of
 from tfdp.xla.facts import Facts
-from tfdp.xla.inputs import OwnRowsDataset
+from tfdp.xla.inputs import OwnRowsDataset, are_cut
 from tfdp.xla.layouts import Layouts
 from tfdp.xla.runs import Runs
 from tfdp.xla.variables import DeviceVariable, adopt
@@ -38,8 +38,9 @@ class XLAStrategy(tf.distribute.OneDeviceStrategy):
     has the whole batch's statistics, and no option asks for others.
 
     A batch of another size is compiled anew, which a warning says. What XLA cannot compile is
-    refused by name before anything runs: strings, Python callbacks such as `tf.numpy_function`,
-    lookup tables, sizes that only a run decides, and `run_eagerly`.
+    computed by the host before a step, if it depends on nothing but the batch: strings and lookup
+    tables of a model's first layers, and sizes that their values decide. Else it is refused by name
+    before anything runs, as are Python callbacks such as `tf.numpy_function`, and `run_eagerly`.
 
     Several processes, which `tfdp run`, Slurm, MPI, Kubernetes or Ray start, run the same script;
     they join in JAX when the first strategy is made, before JAX is used. Of a
@@ -86,15 +87,41 @@ class XLAStrategy(tf.distribute.OneDeviceStrategy):
             accelerators.leave_to_jax()
         layouts = Layouts(found, shard)
         processes = joining.group(layouts.num_devices // layouts.num_processes)
-        processes.compare("the options of a strategy", {"devices": str(layouts), "shard": shard})
+        options = {
+            "devices": str(layouts),
+            "shard": shard,
+            "the seed of `tfdp.enable_determinism`": determinism.chosen_seed(),
+        }
+        processes.compare("the options of a strategy", options)
         seed_alike()
         self._extended = _Extended(self, layouts, processes)
         self._runs = Runs(self)
         keras_adapter.install(self)
         run_status.mark_strategy_made()
+        determinism.note_strategy_made()
 
     def __repr__(self) -> str:
         return f"XLAStrategy({self.extended.layouts})"
+
+    @property
+    def rank(self) -> int:
+        """The number of this process among those that have the devices, from 0."""
+        return self.extended.processes.rank
+
+    def describe(self) -> dict[str, Any]:
+        """Returns what the strategy is, for `tfdp.write_manifest`; JSON.
+
+        >>> import tfdp
+        >>> sorted(tfdp.XLAStrategy().describe())
+        ['devices', 'processes', 'replicas', 'shard']
+        """
+        layouts = self.extended.layouts
+        return {
+            "replicas": layouts.num_devices,
+            "processes": layouts.num_processes,
+            "devices": str(layouts),
+            "shard": layouts.shard,
+        }
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -292,6 +319,12 @@ class _Extended(OneDeviceExtended, CompilesPrograms):
     def program(self, function: Callable[..., Any]) -> Compiled:
         return self._container_strategy().partitioned(function)
 
+    def wait(self) -> None:
+        pending.wait()
+
+    def of_one_device(self) -> XLAStrategy:
+        return XLAStrategy(self.layouts.devices[:1])
+
     @contextlib.contextmanager
     def at_home(self, variables: Iterable[object]) -> Iterator[None]:
         with contextlib.ExitStack() as kept:
@@ -326,7 +359,7 @@ class _Extended(OneDeviceExtended, CompilesPrograms):
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
         if self.layouts.num_processes > 1 and isinstance(dataset, AbstractFeed):
-            return OwnRowsDataset(dataset)
+            return OwnRowsDataset(dataset) if are_cut(dataset) else dataset
         return dataset  # batches are cut where they are sent
 
     def _use_merge_call(self) -> bool:

@@ -20,6 +20,9 @@ Kind = tuple[Sequence[tf.TensorSpec], int]
 # The strategies under which it was said that lengths differ.
 _lengths_told: weakref.WeakSet[Any] = weakref.WeakSet()
 
+# What was said of each strategy to be computed on the host.
+_told_on_host: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
+
 
 def compiled_once_more(
     strategy: Any, name: str, specs: Sequence[tf.TensorSpec], steps: int, former: Sequence[Kind]
@@ -81,6 +84,20 @@ def computed_whole(specs: Sequence[tf.TensorSpec], layouts: Layouts) -> None:
                 "divide it. Use a multiple of %d.",
                 *(rows, devices, devices),
             )
+
+
+def computed_on_host(strategy: Any, places: Sequence[str]) -> None:
+    """Says once for a strategy which layers, or lines, the host computes for the devices."""
+    told = _told_on_host.setdefault(strategy, set())
+    new = [place for place in places if place not in told]
+    told.update(new)
+    if new:
+        logging.getLogger("tfdp").warning(
+            "The host computes before each step, batch by batch, what XLA cannot and what depends "
+            "on nothing but the batch: %s. In the input pipeline (`dataset.map`) it would be "
+            "computed for several batches at a time.",
+            ", ".join(new),
+        )
 
 
 @contextlib.contextmanager

@@ -21,9 +21,14 @@ strategy = tfdp.XLAStrategy(shard=None if shard == "None" else shard)
 if kind == "unseeded":
     keras.utils.set_random_seed(1 + int(number))  # the weights are the first process'
 with strategy.scope():
+    first = [keras.Input([16])]
+    if kind == "strings":
+        texts = keras.layers.TextVectorization(output_sequence_length=16)
+        texts.set_vocabulary([f"w{number}" for number in range(40)])
+        first = [keras.Input([1], dtype="string"), texts, keras.layers.Rescaling(0.05)]
     model = keras.Sequential(
         [
-            keras.Input([16]),
+            *first,
             keras.layers.Dense(512, activation="tanh"),
             keras.layers.BatchNormalization(),
             keras.layers.Dropout(0.3),
@@ -40,8 +45,11 @@ if kind == "unseeded":
     keras.utils.set_random_seed(1)
 rng = np.random.default_rng(0)
 x, y = rng.normal(size=[76, 16]).astype("float32"), rng.integers(0, 10, [76])
+if kind == "strings":
+    words = [[f"w{word}" for word in row] for row in rng.integers(0, 50, [76, 16])]
+    x = np.array([[" ".join(row)] for row in words], object)
 batches = None
-if kind == "pipeline":
+if kind in ("pipeline", "strings"):
     batches = tfdp.data.pipeline((x, y), 30, seed=1)
 if kind == "unlike batches":
     batches = tf.data.Dataset.from_tensor_slices((x + np.float32(number), y)).batch(30)
@@ -51,6 +59,7 @@ history = (
     if batches is not None
     else model.fit(x, y, batch_size=30, epochs=epochs, verbose=0)
 )
+x = tf.constant(x)
 predicted = model.predict(x, batch_size=30, verbose=0)
 copies = [
     np.array_equal(copy.data, array.addressable_shards[0].data)

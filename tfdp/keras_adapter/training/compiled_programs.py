@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tfdp.keras_adapter._keras import build_of_shapes
 from tfdp.keras_adapter.training import scopes
+from tfdp.keras_adapter.training.meters import Meter
 from tfdp.keras_adapter.training.one_program import steps_of
 from tfdp.replicas import CompilesPrograms
 
@@ -29,10 +30,11 @@ def made(model: keras.Model, step_function: Callable[..., Any]) -> Callable[...,
       ValueError: The model runs eagerly.
       ScopeError: Its optimizer was made outside of its scope.
     """
-    program = _program(model, step_function)
+    program, meter = _program(model, step_function), Meter()
 
     def function(iterator: Any) -> Any:
-        batches, error = _taken(iterator, model.steps_per_execution)
+        counted = meter.counted(iter(iterator))
+        batches, error = _taken(counted, model.steps_per_execution)
         outputs = None
         for alike in _in_runs(batches):
             outputs = program.run([((batch,), {}) for batch in alike])
@@ -43,6 +45,7 @@ def made(model: keras.Model, step_function: Callable[..., Any]) -> Callable[...,
         return tf.nest.map_structure(_as_logged, outputs)
 
     function.steps = program  # type: ignore[attr-defined]
+    function.meter = meter  # type: ignore[attr-defined]
     return function
 
 
