@@ -167,12 +167,17 @@ def prints(x):
     return x
 
 
+def drawn(x):
+    """What the host may not compute, for it would draw apart from the rest of a step."""
+    return x + tf.random.stateless_uniform([], [1, 2])
+
+
 def selects(x):
-    return tf.unique(x[:, 0])[0]
+    return tf.unique(drawn(x)[:, 0])[0]
 
 
 def crosses(x):
-    number = tf.cast(x, tf.int64)
+    number = tf.cast(drawn(x), tf.int64)
     options = {"num_buckets": 3, "hash_key": 1, "out_type": tf.int64, "internal_type": tf.int64}
     none = {"indices": [], "values": [], "shapes": [], "hashed_output": True}
     return tf.raw_ops.SparseCross(dense_inputs=[number], **none, **options).output_values
@@ -194,9 +199,12 @@ def test_what_xla_cannot_compile_in_a_step_is_named_with_its_line(
         train(X)
 
 
-def test_strings_are_refused(strategy):
-    with pytest.raises(TypeError, match="dense tensors of numbers"):
-        tf.function(lambda x: strategy.run(lambda x: x, args=(x,)))(tf.constant(["a"]))
+def test_strings_of_a_batch_are_the_hosts_and_none_are_returned(strategy):
+    texts = tf.constant(["1", "2.5"])
+    train = tf.function(lambda x: strategy.run(tf.strings.to_number, args=(x,)))
+    assert train(texts).numpy().tolist() == [1.0, 2.5]
+    with pytest.raises(PartitionError, match="must return numbers alone"):
+        tf.function(lambda x: strategy.run(lambda x: x, args=(x,)))(texts)
 
 
 def test_a_function_that_is_compiled_itself_is_refused(strategy):

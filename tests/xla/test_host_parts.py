@@ -283,7 +283,7 @@ def test_it_is_compiled_ahead_where_its_sizes_are_known(on_devices):
 
 
 def test_a_process_must_have_whole_batches(on_devices):
-    from tfdp.xla.compiled import OwnRows
+    from tfdp.xla.call_arguments import OwnRows
 
     step = on_devices(2).partitioned(lambda batch: tf.unique(batch)[0])
     with pytest.raises(PartitionError, match=r"pipeline\.map"):

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from tfdp.replicas import one_device
-from tfdp.strategy._tensorflow_programs import EagerTensor, could_possibly_record
+from tfdp.strategy._tensorflow_programs import could_possibly_record
 from tfdp.strategy.arguments import Arguments
 from tfdp.strategy.outside_tapes import without_gradient
 from tfdp.xla import precision, refusals, warnings
 from tfdp.xla.arrays import check_alike, fetched
+from tfdp.xla.call_arguments import arguments_of, of_whole, outline, placeholder, rows_of
 from tfdp.xla.facts import Facts
 from tfdp.xla.host_parts import Given
 from tfdp.xla.lowering import Traced, lowered, traced
@@ -27,24 +26,6 @@ if TYPE_CHECKING:
     from tfdp.xla.strategy import XLAStrategy
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class OwnRows:
-    """The rows of a batch's tensor that this process has, by the rule of `tfdp.shares`.
-
-    Attributes:
-      data: The rows.
-      size: The number of rows of the whole tensor.
-    """
-
-    data: tf.Tensor
-    size: int
-
-    @property
-    def shape(self) -> tf.TensorShape:
-        """The shape of the rows."""
-        return self.data.shape
-
-
 class _Route(NamedTuple):
     """The way of a call whose arguments are tensors, which later calls of such shapes go at once.
 
@@ -52,7 +33,7 @@ class _Route(NamedTuple):
       program: The program.
       structure: The structure of what it returns.
       outputs: The leaves of that, with a tensor where there is a result.
-      places: For each step where its tensors are among those of all calls: see `_outline`.
+      places: For each step where its tensors are among those of all calls: see `outline`.
       is_whole: Whether each process gives whole arguments.
     """
 
@@ -133,8 +114,8 @@ class Compiled:
         self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]
     ) -> tuple[Any, Any]:
         tensors: list[tf.Tensor] = []
-        outline = _outline(calls, tensors)
-        key = None if outline is None else (outline, precision.asked())
+        found = outline(calls, tensors)
+        key = None if found is None else (found, precision.asked())
         route = None if key is None else self._routes.get(key)
         if route is None:
             return self._run_first(calls, tensors, key)
@@ -157,7 +138,7 @@ class Compiled:
           tensors: All that they are given, one after the other, if they have a key.
           key: What later calls are known by; None: they have to be looked at, each time.
         """
-        rows = [_rows_of(*call) for call in calls]
+        rows = [rows_of(*call) for call in calls]
         every = [arguments_of(*own) for _, own in rows]
         whole, _ = rows[0]
         program = self._trace(every[0], whole)
@@ -196,7 +177,7 @@ class Compiled:
     def run_ahead(self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]) -> Facts:
         """Compiles what `run` would run, and returns what that has shown."""
         with tf.Graph().as_default():  # whose placeholders have shapes, and no values
-            arguments = arguments_of(*tf.nest.map_structure(_placeholder, tuple(calls[0])))
+            arguments = arguments_of(*tf.nest.map_structure(placeholder, tuple(calls[0])))
         program = self._trace(arguments)
         given = _made_up(program, arguments.fixed())
         self._latest, _ = self._program(arguments, program, [given] * len(calls))
@@ -222,7 +203,7 @@ class Compiled:
           arguments: The arguments.
           whole: The number of rows of the whole batch, if the arguments are rows of it.
         """
-        specs = [_of_whole(spec, whole) for spec in arguments.fixed()]
+        specs = [of_whole(spec, whole) for spec in arguments.fixed()]
         key = arguments.key, tuple(specs)
         if key not in self._traced:
             function = arguments.function(self.python_function)
@@ -249,7 +230,7 @@ class Compiled:
           given: What the devices are given in each step of a call, of the same sizes.
           whole: See `_trace`.
         """
-        specs = [_of_whole(spec, whole) for spec in given[0].specs]
+        specs = [of_whole(spec, whole) for spec in given[0].specs]
         level, sizes = precision.asked(), given[0].sizes
         key = arguments.key, tuple(specs), len(given), whole is not None, sizes, level
         if key not in self._programs:
@@ -288,7 +269,7 @@ def _made_up(program: Traced, specs: Sequence[tf.TensorSpec]) -> Given:
       specs: Its arguments.
 
     Raises:
-      ValueError: A batch decides a size.
+      ValueError: A batch decides a size, or the host takes no made-up one.
     """
     if program.host is None:
         return Given(specs)
@@ -298,7 +279,14 @@ def _made_up(program: Traced, specs: Sequence[tf.TensorSpec]) -> Given:
         pairs = zip(specs, values, strict=True)
         with tf.init_scope():  # a graph may be traced
             made_up = [tf.fill(spec.shape, tf.cast(value, spec.dtype)) for spec, value in pairs]
-            found.append(program.given(made_up))
+            try:
+                found.append(program.given(made_up))
+            except tf.errors.OpError as error:
+                said = str(error).split("\n", maxsplit=1)[0]
+                raise ValueError(
+                    "A program must be compiled ahead with a made-up batch, but the host cannot "
+                    f"compute its part of {values} ({said}). Let the first batch compile it."
+                ) from error
     if len(list(_in_runs(found))) > 1:
         raise ValueError(
             "A program must be compiled ahead for known sizes, but a batch decides those of what "
@@ -313,103 +301,5 @@ def on_host(array: Any) -> Any:
     return tf.constant(fetched(array)) if hasattr(array, "addressable_shards") else array
 
 
-def _outline(nest: Any, tensors: list[tf.Tensor]) -> Any:
-    """Returns all that a program depends on in arguments, and adds their tensors to a list.
-
-    None: they have something else than tensors and integers in tuples, lists and dictionaries.
-    """
-    kind = type(nest)
-    if kind is EagerTensor:
-        tensors.append(nest)
-        array = np.asarray(nest)  # which shares its memory, and tells its shape at once
-        return array.dtype, array.shape
-    if kind is int or nest is None:
-        return kind, nest
-    if kind is dict:
-        parts = [(name, _outline(each, tensors)) for name, each in nest.items()]
-        return None if any(part is None for _, part in parts) else (kind, *parts)
-    if kind is OwnRows:
-        part = _outline(nest.data, tensors)
-        return None if part is None else (kind, nest.size, part)
-    if kind in (tuple, list):
-        parts = [_outline(each, tensors) for each in nest]
-        return None if any(part is None for part in parts) else (kind, *parts)
-    return None
-
-
 def _tensors(*given: Any) -> list[tf.Tensor]:
     return [leaf for leaf in tf.nest.flatten(given) if tf.is_tensor(leaf)]
-
-
-def arguments_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
-    """Returns the arguments of a call.
-
-    Raises:
-      TypeError: There are resources, or tensors that are not dense.
-    """
-    for leaf in tf.nest.flatten((args, kwargs)):
-        if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor, tf.TypeSpec)) or _is_of_host(leaf):
-            spec = leaf if isinstance(leaf, tf.TypeSpec) else tf.type_spec_from_value(leaf)
-            raise TypeError(
-                "A program of TPUs must be given dense tensors, but received "
-                f"{spec}. {_to_numbers(spec)}"
-            )
-    return Arguments(args, kwargs)
-
-
-def _to_numbers(spec: tf.TypeSpec) -> str:
-    if not isinstance(spec, (tf.RaggedTensorSpec, tf.SparseTensorSpec)):
-        return "In place of an iterator give `next(iterator)`."
-    dense = (
-        "tf.sparse.to_dense(x)"
-        if isinstance(spec, tf.SparseTensorSpec)
-        else "x.to_tensor(shape=[None, 128])"
-    )
-    return f"Make it dense in the input pipeline: `dataset.map(lambda x: {dense})`."
-
-
-def _is_of_host(leaf: Any) -> bool:
-    """Returns whether an argument is a resource such as an iterator."""
-    if isinstance(leaf, tf.Variable):
-        return False  # its value is given
-    parts = tf.nest.flatten(leaf, expand_composites=True)
-    return any(tf.is_tensor(part) and part.dtype in (tf.resource, tf.variant) for part in parts)
-
-
-def _placeholder(leaf: Any) -> Any:
-    """Returns a tensor without a value in place of a tensor, an array or a specification."""
-    if tf.is_tensor(leaf) or isinstance(leaf, (np.ndarray, np.generic)):
-        leaf = tf.TensorSpec(leaf.shape, leaf.dtype)
-    if not isinstance(leaf, tf.TensorSpec):
-        return leaf
-    if not leaf.shape.is_fully_defined():
-        raise ValueError(
-            f"A program of TPUs must be compiled for known sizes, but received {leaf}. Give all of "
-            "them; `dataset.batch(size, drop_remainder=True)` has them in its `element_spec`."
-        )
-    return tf.compat.v1.placeholder(leaf.dtype, leaf.shape)
-
-
-def _rows_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Returns the whole batch's length, None if the arguments are whole, and the arguments."""
-    leaves = tf.nest.flatten((args, kwargs))
-    sizes = {leaf.size for leaf in leaves if isinstance(leaf, OwnRows)}
-    if not sizes:
-        return None, (args, kwargs)
-    whole = [leaf for leaf in leaves if not isinstance(leaf, OwnRows)]
-    if len(sizes) > 1 or any(len(getattr(leaf, "shape", ())) for leaf in whole):
-        raise TypeError(
-            "A step that is given a batch of a `tfdp.data.pipeline`, of which each process has its "
-            "own rows, must be given no other tensor with rows, but was. Make it a part of the "
-            "pipeline's elements."
-        )
-    return sizes.pop(), tf.nest.map_structure(
-        lambda leaf: leaf.data if isinstance(leaf, OwnRows) else leaf, (args, kwargs)
-    )
-
-
-def _of_whole(spec: tf.TensorSpec, size: int | None) -> tf.TensorSpec:
-    """Returns the specification of a whole argument; this process may have some rows of it."""
-    if size is None or not spec.shape.rank:
-        return spec
-    return tf.TensorSpec([size, *spec.shape[1:]], spec.dtype)

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tfdp import keras_adapter
+from tfdp.errors import PartitionError
 from tfdp.strategy import tracing
 from tfdp.strategy._tensorflow_programs import could_possibly_record, stop_recording
 from tfdp.strategy.outside_tapes import without_gradient
 from tfdp.xla import refusals
 from tfdp.xla._tensorflow import GraphOrParentsInXlaContext
-from tfdp.xla.compiled import Compiled, arguments_of, on_host
+from tfdp.xla.call_arguments import arguments_of
+from tfdp.xla.compiled import Compiled, on_host
 from tfdp.xla.variables import variable_of
 
 if TYPE_CHECKING:
@@ -55,7 +57,12 @@ def called(
     program = Compiled(strategy, _of_all(source, len(specs), name))
     whole = [*specs, *(tf.TensorSpec(each.shape, each.dtype) for each in around)]
     if all(spec.shape.is_fully_defined() for spec in whole):
-        program.ahead(*whole)  # what cannot be lowered is an error here, and not of an operation
+        try:
+            program.ahead(*whole)  # what cannot be lowered is an error here, and not when it runs
+        except PartitionError:
+            raise
+        except ValueError:
+            pass  # the host must see a batch first
     with stop_recording():
         outputs = _operation(program, [*given, *around], source)
     if could_possibly_record():

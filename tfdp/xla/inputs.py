@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfdp.data.feed import AbstractFeed
 from tfdp.data.tally import Clock
-from tfdp.xla.compiled import OwnRows
+from tfdp.xla.call_arguments import OwnRows
 
 _IN_A_GRAPH = (
     "The batches of a `tfdp.data.pipeline`, of which each process reads its own rows, must be "
