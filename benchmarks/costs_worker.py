@@ -69,7 +69,7 @@ def costs_of_keras_on_jax(name: str, x: Any, y: Any) -> dict[str, float]:
         )
     )
     step = jax.jit(model.train_step, donate_argnums=0)
-    found = step.lower(state, (x, y)).compile().cost_analysis()
+    found = step.lower(state, (x, y)).compile().cost_analysis() or {}
     return {"operations": found["flops"], "bytes_accessed": found["bytes accessed"]}
 
 
