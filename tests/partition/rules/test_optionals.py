@@ -120,3 +120,78 @@ def test_an_optional_of_several_tensors_is_whole():
 
     report = check(function, X, whole={"OptionalFromValue"})
     assert report.exchanged[0].kind == "gather"
+
+
+def rounds(y, weight, count=2):
+    body = lambda index, y: (index + 1, tf.tanh(y @ weight))  # noqa: E731
+    return tf.while_loop(lambda index, _: index < count, body, (0, y))[1]
+
+
+def either(y, weight):
+    return tf.cond(tf.reduce_max(y) > 0.5, lambda: tf.tanh(y @ weight), lambda: tf.nn.softplus(y))
+
+
+def kinds_in_branches_of_branches(x, weight):
+    """An optional may have a cut matrix or a vector, and outside another matrix, which is whole."""
+    mean = tf.reduce_mean(x)
+    narrow = lambda: tf.reduce_sum(tf.exp(tf.reduce_mean(x, 0) * weight[0]))  # noqa: E731
+    wide = lambda: tf.reduce_mean(tf.tanh(x @ weight))  # noqa: E731
+    alike = lambda: tf.nn.softmax(tf.matmul(x @ weight, x, transpose_b=True))  # noqa: E731
+    first = lambda: tf.cond(mean > 0, narrow, wide)  # noqa: E731
+    other = lambda: tf.cond(mean > -9, lambda: tf.reduce_mean(alike() ** 2), wide)  # noqa: E731
+    return tf.cond(tf.shape(x)[0] > 2, first, other) + tf.cond(mean > 9, first, other)
+
+
+def such_in_a_loop(x, weight):
+    def body(index, y):
+        apart = lambda: y - tf.reduce_max(y, 0)  # noqa: E731
+        whole = lambda: tf.nn.softmax(y, 0)  # noqa: E731
+        first = lambda: tf.cond(tf.reduce_max(y) > 0.3, whole, lambda: tf.exp(y))  # noqa: E731
+        other = lambda: tf.cond(  # noqa: E731
+            tf.reduce_min(y) < 0.1, apart, lambda: tf.tanh(y @ weight)
+        )
+        return index + 1, tf.cond(index % 2 == 0, first, other)
+
+    return tf.reduce_mean(tf.while_loop(lambda index, _: index < 4, body, (0, x))[1] ** 2)
+
+
+@pytest.mark.parametrize("loss", [kinds_in_branches_of_branches, such_in_a_loop])
+@pytest.mark.parametrize("length", [7, 2])
+def test_what_branches_of_branches_keep_is_whole_where_kinds_cannot_be_told_apart(loss, length):
+    check(gradient_of(loss), X[:length], whole=None)
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("length", [7, 2])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (lambda x, weight: rounds(x, weight), either),
+        (either, lambda x, weight: rounds(x, weight)),
+        (lambda x, weight: rounds(x, weight), lambda x, weight: rounds(weight[:1], weight, 3)),
+        (lambda x, weight: rounds(x, weight, 0), either),
+    ],
+)
+def test_branches_of_which_one_keeps_lists_keep_what_the_other_can_hold(one, other, first, length):
+    def loss(x, weight):
+        is_first = tf.equal(tf.shape(x)[0] > 2, first)
+        return tf.cond(
+            is_first,
+            lambda: tf.reduce_mean(one(x, weight) ** 2),
+            lambda: tf.reduce_mean(other(x, weight)),
+        )
+
+    check(gradient_of(loss), X[:length], whole=None)
+
+
+def test_rows_in_an_order_of_the_batch_are_kept_in_loops():
+    """Within the loop nobody knows that what comes out of a branch has the batch's length."""
+
+    def loss(x, weight):
+        def body(index, y):
+            ordered = lambda: tf.gather(y @ weight, tf.argsort(y[:, 0]))  # noqa: E731
+            return index + 1, tf.cond(tf.reduce_mean(y) > 0, ordered, lambda: y * weight[0])
+
+        return tf.reduce_mean(tf.while_loop(lambda index, _: index < 3, body, (0, x))[1] ** 3)
+
+    check(gradient_of(loss), X, whole=None)
