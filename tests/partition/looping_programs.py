@@ -165,7 +165,7 @@ def beams_of_a_decoder():
 
 @program
 def branches_that_keep_what_others_do_not():
-    """Branches keep for their gradients lists or optionals, of cut or whole values, in one place."""
+    """Branches keep lists or optionals for gradients in one place, of cut or whole values."""
     w, v = weight(WIDTH, WIDTH), weight(WIDTH)
 
     def if_positive(number, first, other):

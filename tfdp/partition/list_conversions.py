@@ -108,9 +108,9 @@ def _where(
 ) -> Output:
     """Writes a branch that all replicas take alike, and returns the list or optional it gives."""
     made = []
-    for write in (some, none):
+    for branch in (some, none):
         inside = convert.within(Writer(unique_name("branch"), convert.writer))
-        made.append((inside.writer, inside.writer.use(write(inside))))
+        made.append((inside.writer, inside.writer.use(branch(inside))))
     captures = list(dict.fromkeys(each for writer, _ in made for each in writer.captures))
     called = []
     for writer, output in made:
