@@ -164,6 +164,67 @@ def beams_of_a_decoder():
 
 
 @program
+def branches_that_keep_what_others_do_not():
+    """Branches keep lists or optionals for gradients in one place, of cut or whole values."""
+    w, v = weight(WIDTH, WIDTH), weight(WIDTH)
+
+    def if_positive(number, first, other):
+        return tf.cond(number > 0, first, other)
+
+    def rounds(y):
+        return tf.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, tf.tanh(y @ w)), (0, y))[1]
+
+    def either(y):
+        smooth = lambda: tf.nn.softplus(y * v)  # noqa: E731
+        return if_positive(tf.reduce_max(y) - 0.5, lambda: tf.tanh(y @ w), smooth)
+
+    def numbers(x):
+        def first():
+            number = lambda: tf.reduce_sum(tf.exp(tf.reduce_mean(x, 0) * v))  # noqa: E731
+            return if_positive(tf.reduce_mean(x), number, lambda: tf.reduce_mean(tf.tanh(x @ w)))
+
+        def other():
+            alike = lambda: tf.nn.softmax(tf.matmul(x @ w, x, transpose_b=True))  # noqa: E731
+            mean = lambda: tf.reduce_mean(alike() ** 2)  # noqa: E731
+            return if_positive(tf.reduce_mean(x) + 0.1, mean, lambda: tf.reduce_max(x * v))
+
+        return if_positive(tf.reduce_max(x) - 1.2, first, other)
+
+    def nested(i, y):
+        high, low = tf.reduce_max(y), tf.reduce_min(y)
+
+        def first():
+            cut, whole = lambda: tf.tanh(y @ w), lambda: tf.nn.softmax(y, 0)
+            inner = lambda: if_positive(-0.5 - low, cut, whole)  # noqa: E731
+            return if_positive(high - 0.5, inner, lambda: y * tf.exp(v))
+
+        def other():
+            apart, cut = lambda: y - tf.reduce_max(y, 0), lambda: tf.sigmoid(y @ w) * y
+            inner = lambda: if_positive(-0.2 - low, apart, cut)  # noqa: E731
+            return if_positive(high - 0.2, inner, lambda: y * v * v)
+
+        return i + 1, if_positive(tf.reduce_mean(y), first, other)
+
+    def mixed(i, y):
+        lists, optionals = lambda: rounds(y), lambda: either(y) - 0.3
+        return i + 1, if_positive(tf.reduce_mean(y) - 0.02, lists, optionals)
+
+    def step(x):
+        def loss():
+            found = [
+                tf.while_loop(lambda i, _: i < 4, nested, (0, x))[1],
+                tf.while_loop(lambda i, _: i < 3, mixed, (0, x))[1],
+                if_positive(tf.reduce_mean(x), lambda: rounds(x), lambda: either(x)),
+                if_positive(tf.reduce_mean(x), lambda: either(x), lambda: rounds(x) * v),
+            ]
+            return numbers(x) + tf.add_n([tf.reduce_mean(each**2) for each in found])
+
+        return descend(loss, w, v, rate=0.05)
+
+    return step, rows(WIDTH)
+
+
+@program
 def branches_in_loops():
     """Branches and loops within loops, whose gradients keep what the branches computed."""
     w, v = weight(WIDTH, WIDTH), weight(WIDTH)

@@ -16,7 +16,7 @@ SCRIPT = pathlib.Path(__file__).parent / "scripts" / "ends_collectives.py"
 def test_what_begins_after_a_collective_that_failed_names_it_and_its_line():
     done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith(("RESULT", "ERROR"))]
-    summed, first, *later = lines
+    summed, first, *later, alone = lines
     assert summed == "RESULT 2.0", done.stderr
     line = next(
         number
@@ -30,3 +30,4 @@ def test_what_begins_after_a_collective_that_failed_names_it_and_its_line():
         assert f"In the program `distinct`: {asked}" in said
     assert len(later) == 2 and all("must not have failed, but one has" in said for said in later)
     assert "must not have failed" not in first
+    assert alone == "RESULT 3.0"  # one replica has no collectives

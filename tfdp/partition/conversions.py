@@ -57,6 +57,12 @@ class Conversions:
         self.write = Arithmetic(writer)
         self.op: SourceOp | None = None
 
+    def within(self, writer: Writer) -> Conversions:
+        """Returns what makes them in another function, for the same operation."""
+        found = Conversions(self.program, writer)
+        found.op = self.op
+        return found
+
     # ---- sizes and places
 
     def size(self, size: SizeLike) -> Output:
@@ -106,8 +112,7 @@ class Conversions:
             if tensor.sharded is None:
                 raise ValueError(f"a {tensor.layout} tensor has no whole value")
             if tensor.origin is not None:  # once, before the loop, which leaves it as it is
-                around = Conversions(self.program, tensor.origin.local.writer)
-                around.op = self.op
+                around = self.within(tensor.origin.local.writer)
                 tensor.whole = around.whole(tensor.origin, why)
             else:
                 tensor.whole = self._gathered(tensor, tensor.sharded, why)

@@ -114,6 +114,15 @@ class Listed:
         """Whether nothing is known to have been put into it."""
         return not self.kinds and self.element is None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all replicas have the same in it."""
+        held = [self.element] if self.kinds is None else [each for *_, each in self.kinds]
+        return all(
+            each.is_whole if isinstance(each, Listed) else each in (None, REPLICATED)
+            for each in held
+        )
+
     def __repr__(self) -> str:
         if self.kinds is not None:
             return f"optional of {' or '.join(repr(each) for *_, each in self.kinds) or 'nothing'}"
@@ -146,11 +155,7 @@ def join(a: Layout, b: Layout) -> Layout:
     if a == b:
         return a
     if isinstance(a, Listed) and isinstance(b, Listed):
-        if a.kinds is not None:
-            return _joined_optionals(a, b)
-        if a.element is None or b.element is None:
-            return b if a.element is None else a
-        return dataclasses.replace(a, element=join(a.element, b.element))
+        return _joined_lists(a, b)
     if a == REPLICATED and not isinstance(b, Listed):
         return b
     if b == REPLICATED and not isinstance(a, Listed):
@@ -160,17 +165,30 @@ def join(a: Layout, b: Layout) -> Layout:
     return REPLICATED
 
 
-def _joined_optionals(a: Listed, b: Listed) -> Listed:
-    """Returns an optional that may have what either has; what differs is whole.
+def _joined_lists(a: Listed, b: Listed) -> Listed:
+    """Returns a list, or an optional, that may hold what either holds.
 
-    A part and a whole may be of sizes that differ.
+    Where one is a list and the other an optional, nobody can tell which it is: all is whole.
     """
+    if a.is_empty or b.is_empty:
+        return b if a.is_empty else a
+    if a.kinds is not None and b.kinds is not None:
+        return _joined_optionals(a, b)
+    if a.element is None or b.element is None:
+        return Listed(REPLICATED, tf.variant)
+    return dataclasses.replace(a, element=_joined_held(a.element, b.element))
+
+
+def _joined_held(a: Layout, b: Layout) -> Layout:
+    """Returns what can hold either of what lists hold: a part and a whole may differ in size."""
+    joined = join(a, b)
+    return REPLICATED if a != b and isinstance(joined, Sharded) else joined
+
+
+def _joined_optionals(a: Listed, b: Listed) -> Listed:
     kinds: dict[tuple[tf.DType, int | None], Layout] = {}
     for dtype, rank, layout in (*(a.kinds or ()), *(b.kinds or ())):
-        before = kinds.setdefault((dtype, rank), layout)
-        if before != layout:
-            joined = join(before, layout)
-            kinds[dtype, rank] = joined if joined == LOCAL or dtype == tf.variant else REPLICATED
+        kinds[dtype, rank] = _joined_held(kinds.get((dtype, rank), layout), layout)
     of_any_rank = {dtype for dtype, rank in kinds if rank is None}
     for dtype, rank in kinds:  # which of them a value is, is not known
         if dtype in of_any_rank and len({kinds[each] for each in kinds if each[0] == dtype}) > 1:

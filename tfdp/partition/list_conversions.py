@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tfdp.partition.layouts import LOCAL, PARTIAL, Layout, Listed, Sharded
+from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Listed, Sharded
 from tfdp.partition.tensors import Tensor
 from tfdp.partition.writing import Called, Output, Writer, unique_name
 
@@ -14,80 +15,123 @@ if TYPE_CHECKING:
     from tfdp.partition.conversions import Conversions
 
 
+class MixedError(ValueError):
+    """What holds values of several kinds, of which one must be made whole, cannot tell them apart.
+
+    Branches around it are written again, and what they keep is whole from the beginning: see
+    `Program.keeps_whole`.
+    """
+
+
 def list_to(convert: Conversions, tensor: Tensor, layout: Listed, why: str) -> Output:
-    """Returns a list in another layout of elements: stacked, they are made to have it.
+    """Returns a list or an optional in another layout of what it holds, if it holds anything.
 
     Raises:
-      ValueError: Its elements are lists, or each replica's own.
+      MixedError: It holds lists, or may hold values of several kinds.
+      ValueError: It is neither, or its elements are each replica's own.
     """
     own, wanted = tensor.layout, layout.element
     if not isinstance(own, Listed):
         raise ValueError(f"a {own} tensor cannot become a {layout}")
+    if own.is_whole and layout.is_whole:
+        return tensor.local
     if own.kinds is not None:
         return _optional_to(convert, tensor.local, own, layout, why)
     stays = wanted == LOCAL and not isinstance(own.element, Sharded)
     if stays or own.element in (None, wanted):
         return tensor.local
-    if own.element == LOCAL or own.dtype == tf.variant:
+    if own.dtype == tf.variant:
+        raise MixedError(f"a {own} cannot become a {layout}")
+    if own.element == LOCAL:
         raise ValueError(f"a {own} cannot become a {layout}")
     attrs = {"element_dtype": own.dtype}
-    (stacked,) = convert.writer.node(
-        "TensorListStack", [tensor.local, convert.write.constant(-1)], num_elements=-1, **attrs
-    )
-    found = _element_to(convert, stacked, _stacked(own.element), _stacked(wanted), why)
-    shape = convert.write.slice(convert.write.shape(found), [1], [-1])
-    (made,) = convert.writer.node(
-        "TensorListFromTensor", [found, shape], shape_type=tf.int32, **attrs
-    )
-    return made
+
+    def changed(inside: Conversions) -> Output:
+        (stacked,) = inside.writer.node(
+            "TensorListStack", [tensor.local, inside.write.constant(-1)], num_elements=-1, **attrs
+        )
+        found = _element_to(inside, stacked, _stacked(own.element), _stacked(wanted), why)
+        shape = inside.write.slice(inside.write.shape(found), [1], [-1])
+        (made,) = inside.writer.node(
+            "TensorListFromTensor", [found, shape], shape_type=tf.int32, **attrs
+        )
+        return made
+
+    (length,) = convert.writer.node("TensorListLength", [tensor.local])
+    has_elements = convert.write.greater(length, 0)  # an empty list does not say of which shape
+    return _where(convert, has_elements, changed, lambda _: tensor.local)
 
 
 def _optional_to(
     convert: Conversions, optional: Output, own: Listed, layout: Listed, why: str
 ) -> Output:
-    """Returns an optional of its value in another layout, if it has one, on all replicas.
-
-    Raises:
-      ValueError: It may have values of several kinds.
-    """
-    changed = [each for each in own.kinds or () if each not in (layout.kinds or ())]
-    if not changed:
-        return optional
-    if len(own.kinds or ()) > 1:
-        raise ValueError(f"a {own} cannot become a {layout}")
-    ((dtype, rank, element),) = changed
-    some, none = (Writer(unique_name("branch"), convert.writer) for _ in range(2))
-    inside = type(convert)(convert.program, some)
-    inside.op = convert.op
-    attrs = {"output_types": [dtype], "output_shapes": [tf.TensorShape(None)]}
-    (value,) = some.node("OptionalGetValue", [optional], **attrs)
-    wanted = layout.value(dtype, rank)
-    if isinstance(element, Listed) and wanted is not None:
-        found = inside.to(Tensor(value, element, None), wanted, why)
-    else:
-        found = _element_to(inside, value, element, wanted, why)
-    made = some.node("OptionalFromValue", [found], Toutput_types=[dtype])
-    captures = list(some.captures)
-    convert.program.functions += [
-        some.finish(made, convert.program.effects(some, []), captures),
-        none.finish(none.node("OptionalNone", []), (), captures),
+    """Returns an optional of its value in another layout, if it has one, on all replicas."""
+    wanted = [layout.value(dtype, rank) for dtype, rank, _ in own.kinds or ()]
+    kinds = [
+        (dtype, element, other)
+        for (dtype, _, element), other in zip(own.kinds or (), wanted, strict=True)
+        if not _is_held_as(element, other)
     ]
+    if not kinds:
+        return optional
+    if len(wanted) > 1:
+        raise MixedError(f"a {own} cannot become a {layout}")
+    ((dtype, element, other),) = kinds
+
+    def changed(inside: Conversions) -> Output:
+        attrs = {"output_types": [dtype], "output_shapes": [tf.TensorShape(None)]}
+        (value,) = inside.writer.node("OptionalGetValue", [optional], **attrs)
+        if isinstance(element, Listed):
+            whole = Listed(REPLICATED, element.dtype)
+            found = inside.to(Tensor(value, element, None), other or whole, why)
+        else:
+            found = _element_to(inside, value, element, other, why)
+        (made,) = inside.writer.node("OptionalFromValue", [found], Toutput_types=[dtype])
+        return made
+
     (has_value,) = convert.writer.node("OptionalHasValue", [optional])
+    return _where(convert, has_value, changed, lambda _: optional)
+
+
+def _is_held_as(own: Layout, wanted: Layout | None) -> bool:
+    """Returns whether a value in a layout can be taken for one in another; None: for a whole."""
+    if isinstance(own, Listed) and own.is_whole:
+        return wanted is None or (isinstance(wanted, Listed) and wanted.is_whole)
+    return own == (wanted or REPLICATED) or (own == REPLICATED and wanted == LOCAL)
+
+
+def _where(
+    convert: Conversions,
+    condition: Output,
+    some: Callable[[Conversions], Output],
+    none: Callable[[Conversions], Output],
+) -> Output:
+    """Writes a branch that all replicas take alike, and returns the list or optional it gives."""
+    made = []
+    for branch in (some, none):
+        inside = convert.within(Writer(unique_name("branch"), convert.writer))
+        made.append((inside.writer, inside.writer.use(branch(inside))))
+    captures = list(dict.fromkeys(each for writer, _ in made for each in writer.captures))
+    called = []
+    for writer, output in made:
+        effects = convert.program.effects(writer, [])
+        convert.program.functions.append(writer.finish([output], effects, captures))
+        called.append(Called(writer.name))
 
     def write() -> list[Output]:
         return convert.writer.node(
             "If",
-            [has_value, *captures],
+            [condition, *captures],
             Tcond=tf.bool,
             Tin=[each.dtype for each in captures],
             Tout=[tf.variant],
-            then_branch=Called(some.name),
-            else_branch=Called(none.name),
+            then_branch=called[0],
+            else_branch=called[1],
             output_shapes=[],
             _lower_using_switch_merge=True,
         )
 
-    communicates = convert.program.communicates(some)
+    communicates = any(convert.program.communicates(writer) for writer, _ in made)
     return (convert.program.in_order(convert.writer, write) if communicates else write())[0]
 
 

@@ -71,6 +71,8 @@ class Program:
       cuts: How the last axis of a length was cut that is a multiple of a batch's: what is made in
         that length is cut so, too, as it is likely to meet the other.
       entries: Batches of which it is known only when the step runs how many each replica has.
+      keeps_whole: Whether what is kept in optionals is whole, for what branches keep in the same
+        ones could not be told apart.
       regions: By the number of each `local_regions.LocalRegion` how its rows are cut; None: not.
     """
 
@@ -98,7 +100,7 @@ class Program:
         self.externals: list[tuple[Output, Sequence[tf.Tensor]]] = []
         self.functions: list[FunctionDef] = []
         self.collectives: dict[str, Collective] = {}
-        self._sends_nothing = False
+        self.keeps_whole = self._sends_nothing = False
         self.report = Report(communicator.num_replicas)
         self.cuts: dict[tuple[Batch, SizeLike], Sharded] = {}
         self.entries: set[Batch] = set()

@@ -16,6 +16,7 @@ from tfdp.partition import cutting_again, known_values, moments, row_names
 from tfdp.partition.cut_variables import CutVariables
 from tfdp.partition.flattening import Flattened, Task
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Listed, Sharded
+from tfdp.partition.list_conversions import MixedError
 from tfdp.partition.program import NeedlessError, Program
 from tfdp.partition.report import AFTER, EVERYWHERE, SHARE, WHOLE, Computed, Whole
 from tfdp.partition.rules import one_order
@@ -91,6 +92,8 @@ class Walk:
         except PartitionError:
             raise
         except (ValueError, TypeError, KeyError, AssertionError, NotImplementedError) as error:
+            if isinstance(error, MixedError) and self.writer.outer and not self.program.keeps_whole:
+                raise  # the branch or the loop around is written again
             raise PartitionError(
                 f"A step must be a program whose operations can be partitioned, but {task.op.type} "
                 f"at {task.op.line()} cannot: {error}. Move it out of the partitioned function."
@@ -280,7 +283,4 @@ def _place(step: Step, inputs: Sequence[Tensor], task: Task) -> str:
 
 
 def _is_everywhere(layout: Layout) -> bool:
-    if isinstance(layout, Listed):
-        elements = [layout.element] if layout.kinds is None else [each for *_, each in layout.kinds]
-        return all(each is None or _is_everywhere(each) for each in elements)
-    return layout == REPLICATED
+    return layout.is_whole if isinstance(layout, Listed) else layout == REPLICATED

@@ -100,8 +100,11 @@ class OneProcess:
         """Returns None, for there is no other process that could fail."""
 
     def explained(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a context that raises errors as they are, and the first one of collectives."""
-        return ended.explained()
+        """Returns a context that raises errors as they are, and the first one of collectives.
+
+        One replica alone has none, and goes on after that of another strategy.
+        """
+        return ended.explained() if self.local_size > 1 else contextlib.nullcontext()
 
     def adopt_random_states(self) -> None:
         """Does nothing, for this process is rank 0, whose states all adopt."""

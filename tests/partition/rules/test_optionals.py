@@ -120,3 +120,70 @@ def test_an_optional_of_several_tensors_is_whole():
 
     report = check(function, X, whole={"OptionalFromValue"})
     assert report.exchanged[0].kind == "gather"
+
+
+SCALE = np.random.default_rng(4).normal(size=3).astype("float32")
+
+
+def gradients_of(loss):
+    """A function of a batch: the gradients of a loss of it and of two weights."""
+
+    def function(x):
+        weights = tf.constant(WEIGHT), tf.constant(SCALE)
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            value = loss(x, *weights)
+        return *map(tf.convert_to_tensor, tape.gradient(value, weights)), value
+
+    return function
+
+
+def if_positive(number, first, other):
+    return tf.cond(number > 0, first, other)
+
+
+def rounds(y, w, count=2):
+    body = lambda index, y: (index + 1, tf.tanh(y @ w))  # noqa: E731
+    return tf.while_loop(lambda index, _: index < count, body, (0, y))[1]
+
+
+def scaled_rounds(y, v, count=3):
+    body = lambda index, y: (index + 1, tf.tanh(y * v))  # noqa: E731
+    return tf.while_loop(lambda index, _: index < count, body, (0, y))[1]
+
+
+def a_loop_over_examples_or_weights(x, w, v):
+    mean = tf.reduce_mean
+    of_weights = lambda: mean(scaled_rounds(v, v) * w)  # noqa: E731
+    return if_positive(mean(x), lambda: mean(rounds(x, w)), of_weights)
+
+
+def a_loop_over_weights_or_examples(x, w, v):
+    mean = tf.reduce_mean
+    return if_positive(mean(x), lambda: mean(scaled_rounds(w, v)), lambda: mean(rounds(x, w)))
+
+
+def rows_in_another_order(x, w, v):
+    """Nobody knows that what one branch gives has the batch's length."""
+
+    def body(index, y):
+        def reversed_where_negative():
+            return tf.where(y > 0, y * v, tf.gather(y, tf.range(tf.shape(y)[0])[::-1]))
+
+        ordered = lambda: tf.gather(y @ w, tf.argsort(y[:, 0]))  # noqa: E731
+        return index + 1, if_positive(tf.reduce_mean(y), ordered, reversed_where_negative)
+
+    return tf.reduce_mean(tf.while_loop(lambda index, _: index < 3, body, (0, x))[1] ** 3)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        a_loop_over_examples_or_weights,
+        a_loop_over_weights_or_examples,
+        rows_in_another_order,
+    ],
+)
+def test_what_branches_keep_is_whole_where_it_cannot_be_told_from_what_others_keep(loss):
+    for sign, length in ((1, 7), (-1, 7), (1, 2)):
+        check(gradients_of(loss), sign * X[:length], whole=None)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from tfdp.partition.conversions import Waiting
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Listed, Sharded, join
+from tfdp.partition.list_conversions import MixedError
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.source import SourceGraph, SourceTensor
 from tfdp.partition.tensors import LoopVariable, Tensor, static_shape
@@ -63,7 +64,30 @@ class Body:
         return self.writer.name
 
 
+def _again_if_mixed(write: Callable[[Step], Results]) -> Callable[[Step], Results]:
+    """Has a rule write once more, with all that branches keep whole, what keeps too many kinds."""
+
+    @functools.wraps(write)
+    def written(step: Step) -> Results:
+        program = step.program
+        mark = program.mark()
+        try:
+            return write(step)
+        except MixedError:
+            if program.keeps_whole:
+                raise
+        program.go_back(mark, step.writer)
+        program.keeps_whole = True
+        try:
+            return write(step)
+        finally:
+            program.keeps_whole = False
+
+    return written
+
+
 @rule("If", "StatelessIf", "Case", "StatelessCase", always=True, partial=True, apart=True)
+@_again_if_mixed
 def branch(step: Step) -> Results:
     """Gives what can hold either branch's outputs; a whole number or truth value chooses.
 
@@ -130,6 +154,7 @@ def branch(step: Step) -> Results:
 
 
 @rule("While", "StatelessWhile", always=True, partial=True, apart=True)
+@_again_if_mixed
 def loop(step: Step) -> Results:
     """Gives what can hold the inputs and what the body makes of them, by a fixed point.
 
