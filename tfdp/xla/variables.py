@@ -185,15 +185,16 @@ class DeviceVariable(ResourceVariable):
         if self._captured_by:
             self.left(array)
         else:
-            holding.stale.discard(place)
+            # In this order: whoever interrupts it, as Ctrl-C does, leaves a place that is asked.
             self._held, self._own = (holding, place), None
+            holding.stale.discard(place)
 
     def let_go(self) -> None:
         """Takes the value from the holding that has it; the caller holds `MOVING`."""
         if self._held is not None:
             holding, place = self._held
-            self._own, self._held = holding.arrays[place], None
             holding.stale.add(place)
+            self._own, self._held = holding.arrays[place], None
 
     def left(self, array: Any) -> None:
         """Brings home the value of one that a graph may use; the caller holds `MOVING`."""
