@@ -11,6 +11,7 @@ from benchmarks.checkpoint_cost import add_checkpoint
 from benchmarks.compression import add_compression
 from benchmarks.compression_cost import add_compression_cost
 from benchmarks.convergence.commands import add_accuracy_by_bytes, add_convergence
+from benchmarks.costs import add_costs
 from benchmarks.data.data_options import DataOptions
 from benchmarks.elastic import add_elastic
 from benchmarks.equivalence import add_equivalence
@@ -63,6 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
         add_compression,
         add_compression_cost,
         add_convergence,
+        add_costs,
         _add_data,
         add_elastic,
         add_equivalence,

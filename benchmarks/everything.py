@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, str] = {
     "synchronization": "python -m benchmarks synchronization",
     "slow-ranks": "python -m benchmarks slow-ranks",
     "versions": "python -m benchmarks versions --environments {folder}/environments",
+    "costs": "python -m benchmarks costs",
     "keras-on-jax": "python -m benchmarks keras-on-jax",
     "tpu": "python -m benchmarks tpu",
     "tpu-sharded": "python -m benchmarks tpu --models mlp --topologies v5e:2x4 --shard optimizer",
