@@ -26,7 +26,7 @@ from jax.sharding import NamedSharding
 
 from tfdp.keras_adapter._keras import SCRATCH_GRAPH
 from tfdp.replicas import one_device
-from tfdp.xla._tensorflow import ResourceVariable
+from tfdp.xla._tensorflow import ResourceVariable, eager_mode
 from tfdp.xla.arrays import fetched, of_first, placed
 
 # The name under which a handle knows its variable: a traced program captures handles.
@@ -207,12 +207,12 @@ class DeviceVariable(ResourceVariable):
         if array is None or array is self._fetched:
             return
         value = np.array(fetched(array))  # a copy: the next step writes in place
-        with tf.init_scope(), tf.device(self._resource.device):
+        with tf.init_scope(), eager_mode(), tf.device(self._resource.device):
             tf.raw_ops.AssignVariableOp(resource=self._resource, value=value)
         self._fetched = array
 
     def _read_on_host(self) -> tf.Tensor:
-        with tf.init_scope():
+        with tf.init_scope(), eager_mode():
             return tf.raw_ops.ReadVariableOp(resource=self._resource, dtype=self.dtype)
 
     @contextlib.contextmanager
