@@ -7,17 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import re
 import zlib
 
 from tfdp.cluster.watchdog import TRACE_OF
 from tfdp.errors import RankMismatchError
 from tfdp.replicas import ProcessGroup
 from tfdp.xla.lowering import Lowered
-
-# Names of modules and functions. TensorFlow numbers them by the functions that it has traced before,
-# which may be others elsewhere, as where rank 0 alone draws what was trained.
-_NAME = re.compile(r'@(?:"[^"]*"|[\w.$-]+)')
 
 _SHOWN_CHARACTERS = 200
 
@@ -37,7 +32,7 @@ def check_same(processes: ProcessGroup, name: str, program: Lowered) -> None:
     """
     if processes.world_size == 1:
         return
-    text = _with_numbers_for_names(program.module)
+    text = program.module
     checksum = hashlib.sha256(text.encode()).hexdigest()
     # The watchdog knows what waits here, and names it where others call what they have already.
     told = processes.all_gather(f"{TRACE_OF}{name}", checksum)
@@ -54,16 +49,6 @@ def check_same(processes: ProcessGroup, name: str, program: Lowered) -> None:
         "and what it decides by, such as the number of the process, the time or a file, the same "
         "value."
     )
-
-
-def _with_numbers_for_names(module: str) -> str:
-    """Returns a module's text with the order of functions in place of their names.
-
-    >>> _with_numbers_for_names("module @step_7 { func @while_9  call @while_9 }")
-    'module @0 { func @1  call @1 }'
-    """
-    numbers: dict[str, int] = {}
-    return _NAME.sub(lambda name: f"@{numbers.setdefault(name[0], len(numbers))}", module)
 
 
 def first_difference(one: str, other: str) -> tuple[str, str]:
