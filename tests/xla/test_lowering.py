@@ -92,7 +92,7 @@ def test_a_program_is_the_same_text_whatever_was_traced_before(on_devices):
 
 
 def test_names_that_are_no_function_s_of_the_module_stay():
-    text = "module @step_7 {\n func.func @main() { call @a_1 custom_call @a_12 @\"b\" } "
+    text = 'module @step_7 {\n func.func @main() { call @a_1 custom_call @a_12 @"b" } '
     text += 'func.func private @a_1() {} func.func private @"b"() {} }'
     assert lowering.with_numbers_for_names(text) == (
         "module @program {\n func.func @main() { call @function_1 custom_call @a_12 @function_2 } "

@@ -21,11 +21,10 @@ def test_the_strategy_of_one_device_has_the_inner_part_that_is_extended():
 
 
 def test_graphs_that_no_function_is_traced_in_are_left():
-    with tf.Graph().as_default():
-        with tf.init_scope():
-            assert not tf.executing_eagerly()
-            with eager_mode():
-                assert tf.executing_eagerly()
+    with tf.Graph().as_default(), tf.init_scope():
+        assert not tf.executing_eagerly()
+        with eager_mode():
+            assert tf.executing_eagerly()
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def placeholder(leaf: Any) -> Any:
     if not leaf.shape.is_fully_defined():
         raise ValueError(
             f"A program of XLAStrategy must be compiled for known sizes, but received {leaf}. Give "
-            "all of them; `dataset.batch(size, drop_remainder=True)` has them in its `element_spec`."
+            "all; `dataset.batch(size, drop_remainder=True)` has them in its `element_spec`."
         )
     return tf.compat.v1.placeholder(leaf.dtype, leaf.shape)
 

@@ -103,8 +103,8 @@ class Compiled:
         """Runs calls and returns the outputs, flat, and their structure: see `run`."""
         if not tf.executing_eagerly():
             raise RuntimeError(
-                "A program of XLAStrategy must be called eagerly, but was called while a graph is "
-                "traced. Call it outside of the `tf.function`; what is in it is compiled as a whole."
+                "A program of XLAStrategy must be called eagerly, but was called in a graph. "
+                "Call it outside of the `tf.function`; what is in it is compiled as a whole."
             )
         self._strategy.extended.layouts.check_there()
         with self._strategy.extended.processes.explained():

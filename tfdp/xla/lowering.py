@@ -23,7 +23,6 @@ from tfdp.xla.loops import without_copies_of_invariants
 from tfdp.xla.precision import Products, with_precision
 from tfdp.xla.scatters import with_small_indices
 
-
 # Names in StableHLO, of functions and of what else is called, and those of its own functions.
 _NAME = re.compile(r'@(?:"[^"]*"|[\w.$-]+)')
 _FUNCTION = re.compile(rf"func\.func (?:private |public )?({_NAME.pattern})")
