@@ -17,7 +17,7 @@ from tfdp import keras_adapter
 from tfdp.strategy import tracing
 from tfdp.xla import host_parts, refusals
 from tfdp.xla._jax import hlo_text, ir, jax, make_ir_context, stablehlo_text
-from tfdp.xla.draws import with_states_apart
+from tfdp.xla.draws import with_fast_draws
 from tfdp.xla.host_parts import Given, HostPart
 from tfdp.xla.loops import without_copies_of_invariants
 from tfdp.xla.precision import Products, with_precision
@@ -145,7 +145,8 @@ def lowered(
     text = hlo_text(serialized)
     refusals.check_lowered(text, graph)
     module, products = with_precision(stablehlo_text(serialized), precision)
-    module = without_copies_of_invariants(with_small_indices(with_states_apart(module)))
+    module = without_copies_of_invariants(with_small_indices(module))
+    module = with_fast_draws(module, program.strategy.extended.layouts.platform)
     module = with_numbers_for_names(module)
     parameters, results, aliases = _signature(module)
     outputs = [leaf for leaf in source.outputs if leaf is not None]
