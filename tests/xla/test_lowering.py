@@ -4,6 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+pytest.importorskip("jax")
+
+from tfdp.xla import lowering
+
 DTYPES = [
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("bfloat16", "float16", "float32", "float64", "complex64", "complex128"),
@@ -68,3 +72,29 @@ def test_a_function_is_traced_once(on_devices):
     step(tf.ones([4]))
     step(tf.ones([4]))
     assert len(traces) == 1
+
+
+def test_a_program_is_the_same_text_whatever_was_traced_before(on_devices):
+    strategy = on_devices(2)
+
+    def step(x):
+        return tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, y @ x), (0, x))[1]
+
+    def text():
+        specs = [tf.TensorSpec([4, 4])]
+        return lowering.lowered(lowering.traced(strategy, step, specs), specs).module
+
+    first = text()
+    for _ in range(3):
+        tf.function(lambda x: x + 1)(1.0)
+    assert "stablehlo.while" in first and "call @" in first
+    assert text() == first
+
+
+def test_names_that_are_no_function_s_of_the_module_stay():
+    text = 'module @step_7 {\n func.func @main() { call @a_1 custom_call @a_12 @"b" } '
+    text += 'func.func private @a_1() {} func.func private @"b"() {} }'
+    assert lowering.with_numbers_for_names(text) == (
+        "module @program {\n func.func @main() { call @function_1 custom_call @a_12 @function_2 } "
+        "func.func private @function_1() {} func.func private @function_2() {} }"
+    )

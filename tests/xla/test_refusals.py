@@ -1,4 +1,4 @@
-"""What no program of TPUs can have is refused by name, before anything is compiled."""
+"""What no program of XLA can have is refused by name, before anything is compiled."""
 
 import inspect
 import re

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from tfdp.xla._tensorflow import OneDeviceExtended, ResourceVariable, is_compiled
+from tfdp.xla._tensorflow import OneDeviceExtended, ResourceVariable, eager_mode, is_compiled
 from tfdp.xla.variables import DeviceVariable, adopt
 
 
@@ -18,6 +18,13 @@ def test_the_strategy_of_one_device_has_the_inner_part_that_is_extended():
     assert type(tf.distribute.OneDeviceStrategy("/cpu:0").extended) is OneDeviceExtended
     for name in ("_create_variable", "_experimental_distribute_dataset", "update"):
         assert callable(getattr(OneDeviceExtended, name))
+
+
+def test_graphs_that_no_function_is_traced_in_are_left():
+    with tf.Graph().as_default(), tf.init_scope():
+        assert not tf.executing_eagerly()
+        with eager_mode():
+            assert tf.executing_eagerly()
 
 
 @pytest.mark.parametrize(

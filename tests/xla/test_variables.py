@@ -158,6 +158,19 @@ def test_a_checkpoint_of_tensorflow_keeps_and_restores_what_is_on_the_devices(pr
     assert float(step(tf.ones([8]))) == 16
 
 
+def test_a_saved_model_has_what_is_on_the_devices_though_no_function_of_it_uses_it(
+    program, tmp_path
+):
+    step, total, rate = program
+    step(tf.ones([8]))
+    module = tf.Module()
+    module.total, module.rate = total, rate  # as a dropout's seed in a model that is exported
+    tf.saved_model.save(module, str(tmp_path))
+    np.testing.assert_array_equal(tf.saved_model.load(str(tmp_path)).total, np.full([4, 3], 8.0))
+    step(tf.ones([8]))
+    np.testing.assert_array_equal(total, np.full([4, 3], 16.0))
+
+
 def test_two_names_of_one_variable_are_one_value(on_devices):
     strategy = on_devices(2)
     with strategy.scope():

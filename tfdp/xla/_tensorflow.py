@@ -10,6 +10,10 @@ import tensorflow as tf
 # The inner part of the strategy with one device, which the host is: it has no public name.
 from tensorflow.python.distribute.one_device_strategy import OneDeviceExtended
 
+# Leaves graphs that no function is traced in, too, such as that of a model that is exported:
+# `tf.init_scope` stays in them.
+from tensorflow.python.eager.context import eager_mode
+
 # The declarations of operations; functions are called by names that are none of theirs.
 from tensorflow.python.framework import op_def_registry
 
@@ -22,7 +26,13 @@ from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 # The class of variables that `tf.Variable` makes outside of scopes.
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
-__all__ = ["GraphOrParentsInXlaContext", "OneDeviceExtended", "ResourceVariable", "is_compiled"]
+__all__ = [
+    "GraphOrParentsInXlaContext",
+    "OneDeviceExtended",
+    "ResourceVariable",
+    "eager_mode",
+    "is_compiled",
+]
 
 
 @functools.cache

@@ -65,7 +65,7 @@ def arguments_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
         if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor, tf.TypeSpec)) or _is_of_host(leaf):
             spec = leaf if isinstance(leaf, tf.TypeSpec) else tf.type_spec_from_value(leaf)
             raise TypeError(
-                "A program of TPUs must be given dense tensors, but received "
+                "A program of XLAStrategy must be given dense tensors, but received "
                 f"{spec}. {_to_numbers(spec)}"
             )
     return Arguments(args, kwargs)
@@ -98,8 +98,8 @@ def placeholder(leaf: Any) -> Any:
         return leaf
     if not leaf.shape.is_fully_defined():
         raise ValueError(
-            f"A program of TPUs must be compiled for known sizes, but received {leaf}. Give all of "
-            "them; `dataset.batch(size, drop_remainder=True)` has them in its `element_spec`."
+            f"A program of XLAStrategy must be compiled for known sizes, but received {leaf}. Give "
+            "all; `dataset.batch(size, drop_remainder=True)` has them in its `element_spec`."
         )
     return tf.compat.v1.placeholder(leaf.dtype, leaf.shape)
 

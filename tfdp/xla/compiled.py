@@ -103,7 +103,7 @@ class Compiled:
         """Runs calls and returns the outputs, flat, and their structure: see `run`."""
         if not tf.executing_eagerly():
             raise RuntimeError(
-                "A program of TPUs must be called eagerly, but was called while a graph is traced. "
+                "A program of XLAStrategy must be called eagerly, but was called in a graph. "
                 "Call it outside of the `tf.function`; what is in it is compiled as a whole."
             )
         self._strategy.extended.layouts.check_there()
@@ -155,7 +155,7 @@ class Compiled:
         are_known = program.host is None and len({*map(id, tensors)}) == len(tensors)
         if key is not None and are_known and len(runs) == 1:
             all_places = {id(tensor): place for place, tensor in enumerate(tensors)}
-            places = [[all_places.get(id(tensor), -1) for tensor in each] for each in own]
+            places = [[all_places[id(tensor)] for tensor in each] for each in own]
             assert self._latest is not None
             self._routes[key] = _Route(self._latest, structure, outputs, places, whole is None)
         return _in_order(found, outputs), structure

@@ -29,7 +29,7 @@ class Layouts:
 
     Attributes:
       axis: The name of the devices' axis.
-      platform: The kind of the devices, as JAX names it: "tpu" or "cpu".
+      platform: The kind of the devices, as JAX names it: "cpu", "gpu" or "tpu".
       num_processes: The number of the processes whose devices they are.
       replicated: The layout of what is whole on each device.
       are_there: Whether the devices are there; else programs are compiled for them, and not run.

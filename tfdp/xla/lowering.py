@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -21,6 +22,10 @@ from tfdp.xla.host_parts import Given, HostPart
 from tfdp.xla.loops import without_copies_of_invariants
 from tfdp.xla.precision import Products, with_precision
 from tfdp.xla.scatters import with_small_indices
+
+# Names in StableHLO, of functions and of what else is called, and those of its own functions.
+_NAME = re.compile(r'@(?:"[^"]*"|[\w.$-]+)')
+_FUNCTION = re.compile(rf"func\.func (?:private |public )?({_NAME.pattern})")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,6 +147,7 @@ def lowered(
     module, products = with_precision(stablehlo_text(serialized), precision)
     module = without_copies_of_invariants(with_small_indices(module))
     module = with_fast_draws(module, program.strategy.extended.layouts.platform)
+    module = with_numbers_for_names(module)
     parameters, results, aliases = _signature(module)
     outputs = [leaf for leaf in source.outputs if leaf is not None]
     _check_order([*specs, *captured], parameters, outputs, results, aliases)
@@ -157,6 +163,22 @@ def lowered(
         seconds,
         products,
     )
+
+
+def with_numbers_for_names(module: str) -> str:
+    """Returns a module's text with the order of its functions in the place of their names.
+
+    TensorFlow names modules and functions by the number of those that it has traced before. So the
+    names differ between processes of which one alone draws what was trained, and between a process
+    and the one that goes on after it, which would find nothing in JAX's compilation cache.
+
+    >>> with_numbers_for_names("module @step_7 {func.func @main() {} func.func @body_9() {} }")
+    'module @program {func.func @main() {} func.func @function_1() {} }'
+    """
+    numbers = {name: f"@function_{order}" for order, name in enumerate(_FUNCTION.findall(module))}
+    numbers["@main"] = "@main"
+    module = re.sub("^module @[^ ]+", "module @program", module, count=1, flags=re.MULTILINE)
+    return _NAME.sub(lambda name: numbers.get(name[0], name[0]), module)
 
 
 @contextlib.contextmanager

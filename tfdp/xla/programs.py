@@ -15,7 +15,7 @@ from jax.extend.core import Primitive
 from jax.sharding import NamedSharding
 
 from tfdp import determinism
-from tfdp.xla import facts, pending, precision, warnings
+from tfdp.xla import facts, interrupts, pending, precision, warnings
 from tfdp.xla._jax import compiled_for_memory, func, ir, merge_mlir_modules, register_lowering
 from tfdp.xla.arrays import placed, placed_in_parts
 from tfdp.xla.constraints import with_constraints
@@ -72,16 +72,17 @@ class Program:
             holding, count = self._holding, self._num_written
             if holding.stale:
                 self._take_stale()
-            with pending.call():
-                outputs, news = self._compiled(
-                    holding.arrays[:count], holding.arrays[count:], given
-                )
-            pending.note(outputs or news)
-            holding.arrays[:count] = news
-            for place in holding.stale:  # of variables that graphs have captured
-                variable = self._captured[place]
-                if place < count and variable is not None:
-                    variable.left(news[place])
+            with interrupts.held():
+                with pending.call():
+                    outputs, news = self._compiled(
+                        holding.arrays[:count], holding.arrays[count:], given
+                    )
+                pending.note(outputs or news)
+                holding.arrays[:count] = news
+                for place in holding.stale:  # of variables that graphs have captured
+                    variable = self._captured[place]
+                    if place < count and variable is not None:
+                        variable.left(news[place])
         return list(outputs)
 
     @property

@@ -1,4 +1,4 @@
-"""What cannot be a program of TPUs, found before anything is compiled."""
+"""What cannot be a program of XLA, found before anything is compiled."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _HIDDEN_STATES = (
 # Operations whose values decide how many elements they give.
 _OF_OPEN_SIZE = ("Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2", "Where")
 
-# Instructions of XLA that are in no program of TPUs, as they are written, and why.
+# Instructions of XLA that no program may have, as they are written, and why.
 _UNLIKE = {
     r"<=.* set-dimension-size": (  # of a size up to a bound
         "how many elements it gives is known only when it runs, and XLA compiles for fixed sizes. "
@@ -69,7 +69,7 @@ def check_trace(source: tf.types.experimental.ConcreteFunction) -> None:
     for output in source.outputs:
         if output is not None and output.dtype == tf.string:
             raise PartitionError(
-                "A program of TPUs must return numbers alone, but returns a text, "
+                "A program of XLAStrategy must return numbers alone, but returns a text, "
                 f"{_text(output)}: chips have no strings. Return it beside the program's numbers, "
                 "where it is called."
             )
@@ -169,12 +169,12 @@ def _check_captured(tensor: tf.Tensor, graph: tf.Graph) -> None:
     names = {id(each.handle): each.name for each in graph.variables}
     if id(tensor) in names:
         raise PartitionError(
-            "A program of TPUs must have variables that were made in the scope of its strategy, "
+            "A program of XLAStrategy must have variables that were made in its scope, "
             f"but {names[id(tensor)]!r} was made outside. Make it in `with strategy.scope():`."
         )
     raise PartitionError(
-        "A program of TPUs must capture variables and tensors alone, but it captures a resource of "
-        f"the host, such as a lookup table or an iterator. {_MOVE}"
+        "A program of XLAStrategy must capture variables and tensors alone, but it captures a "
+        f"resource of the host, such as a lookup table or an iterator. {_MOVE}"
     )
 
 
@@ -224,6 +224,6 @@ def _refusal(graph: tf.Graph, names: list[str], kind: str, reason: str) -> Parti
     scopes = [name.rpartition("/")[0] for name in names]
     where = "; ".join([*lines_named(graph, nodes)[:1], *filter(None, scopes[:1])])
     return PartitionError(
-        f"A program must be one that XLA can compile to run on TPUs, but has {kind}"
+        f"A program must be one that XLA can compile, but has {kind}"
         f"{f' ({where})' if where else ''}: {reason}"
     )

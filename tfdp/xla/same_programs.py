@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import re
 import zlib
 
 from tfdp.cluster.watchdog import TRACE_OF
 from tfdp.errors import RankMismatchError
 from tfdp.replicas import ProcessGroup
 from tfdp.xla.lowering import Lowered
-
-# What TensorFlow numbers by the functions that it has traced before, which may be others elsewhere.
-_NAME_OF_MODULE = re.compile(r"^module @\S+", re.MULTILINE)
 
 _SHOWN_CHARACTERS = 200
 
@@ -36,7 +32,7 @@ def check_same(processes: ProcessGroup, name: str, program: Lowered) -> None:
     """
     if processes.world_size == 1:
         return
-    text = _NAME_OF_MODULE.sub("module", program.module)
+    text = program.module
     checksum = hashlib.sha256(text.encode()).hexdigest()
     # The watchdog knows what waits here, and names it where others call what they have already.
     told = processes.all_gather(f"{TRACE_OF}{name}", checksum)

@@ -1,4 +1,4 @@
-"""The strategy for TPUs that users make: `tfdp.XLAStrategy`."""
+"""The strategy for GPUs and TPUs that users make: `tfdp.XLAStrategy`."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _SHARDS = ("optimizer", "parameters")
 
 
 class XLAStrategy(tf.distribute.OneDeviceStrategy):
-    """Trains a Keras model on TPUs exactly as one of them given the global batch would.
+    """Trains a Keras model on GPUs or TPUs exactly as one of them given the global batch would.
 
     A step is traced once, as on one device, for batches of one size; XLA partitions it for all
-    chips, and JAX's runtime runs it (`pip install 'tfdp[tpu]'`). Weights stay on the chips between
-    steps, written in place, and come to the host when they are read there. `BatchNormalization`
-    has the whole batch's statistics, and no option asks for others.
+    chips, and JAX's runtime runs it (`pip install 'tfdp[xla-cuda13]'`, or `'tfdp[tpu]'`). Weights
+    stay on the chips between steps, written in place, and come to the host when they are read
+    there. `BatchNormalization` has the whole batch's statistics, and no option asks for others.
 
     A batch of another size is compiled anew, which a warning says. What XLA cannot compile is
     computed by the host before a step, if it depends on nothing but the batch: strings and lookup
@@ -62,7 +62,7 @@ class XLAStrategy(tf.distribute.OneDeviceStrategy):
       ClusterError: Processes cannot join, or differ: see `tfdp.xla.joining`.
 
     >>> import keras, numpy as np, tfdp
-    >>> strategy = tfdp.XLAStrategy()  # without a TPU: the host's CPU
+    >>> strategy = tfdp.XLAStrategy()  # without a GPU or TPU: the host's CPU
     >>> with strategy.scope():
     ...     model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
     ...     model.compile("sgd", "mse")

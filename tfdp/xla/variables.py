@@ -26,7 +26,7 @@ from jax.sharding import NamedSharding
 
 from tfdp.keras_adapter._keras import SCRATCH_GRAPH
 from tfdp.replicas import one_device
-from tfdp.xla._tensorflow import ResourceVariable
+from tfdp.xla._tensorflow import ResourceVariable, eager_mode
 from tfdp.xla.arrays import fetched, of_first, placed
 
 # The name under which a handle knows its variable: a traced program captures handles.
@@ -185,15 +185,16 @@ class DeviceVariable(ResourceVariable):
         if self._captured_by:
             self.left(array)
         else:
-            holding.stale.discard(place)
+            # In this order: whoever interrupts it, as Ctrl-C does, leaves a place that is asked.
             self._held, self._own = (holding, place), None
+            holding.stale.discard(place)
 
     def let_go(self) -> None:
         """Takes the value from the holding that has it; the caller holds `MOVING`."""
         if self._held is not None:
             holding, place = self._held
-            self._own, self._held = holding.arrays[place], None
             holding.stale.add(place)
+            self._own, self._held = holding.arrays[place], None
 
     def left(self, array: Any) -> None:
         """Brings home the value of one that a graph may use; the caller holds `MOVING`."""
@@ -206,12 +207,12 @@ class DeviceVariable(ResourceVariable):
         if array is None or array is self._fetched:
             return
         value = np.array(fetched(array))  # a copy: the next step writes in place
-        with tf.init_scope(), tf.device(self._resource.device):
+        with tf.init_scope(), eager_mode(), tf.device(self._resource.device):
             tf.raw_ops.AssignVariableOp(resource=self._resource, value=value)
         self._fetched = array
 
     def _read_on_host(self) -> tf.Tensor:
-        with tf.init_scope():
+        with tf.init_scope(), eager_mode():
             return tf.raw_ops.ReadVariableOp(resource=self._resource, dtype=self.dtype)
 
     @contextlib.contextmanager
