@@ -20,7 +20,7 @@ DIFFERENT = (
 )
 
 # Other characters, of a key in a batch, are quoted there: they could end a name, or are escaped.
-_AS_THEY_ARE = " ,[]`"
+_AS_THEY_ARE = " ,/[]`"
 
 # What is compared besides tensors: the program that a function became, by its Python values too.
 PROGRAM = "the function, as it was traced"

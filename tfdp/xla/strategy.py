@@ -105,7 +105,12 @@ class XLAStrategy(tf.distribute.OneDeviceStrategy):
 
     @property
     def rank(self) -> int:
-        """The number of this process among those that have the devices, from 0."""
+        """The number of this process among those that have the devices, from 0.
+
+        >>> import tfdp
+        >>> tfdp.XLAStrategy().rank
+        0
+        """
         return self.extended.processes.rank
 
     def describe(self) -> dict[str, Any]:
