@@ -12,8 +12,16 @@ pytest.importorskip("jax")
 from tfdp.xla import interrupts
 
 
+@pytest.fixture
+def ctrl_c_raises():
+    """What Ctrl-C does, also where the tests run in the background, where it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture(params=[1, 4])
-def interrupted(request, on_devices, monkeypatch):
+def interrupted(request, on_devices, monkeypatch, ctrl_c_raises):
     """A strategy, a variable and a step that adds its batch's sum to it, in which Ctrl-C comes."""
     strategy = on_devices(request.param)
     with strategy.scope():

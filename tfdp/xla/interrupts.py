@@ -25,14 +25,18 @@ _set, _get = inspect.unwrap(signal.signal), inspect.unwrap(signal.getsignal)
 def held() -> Iterator[None]:
     """Has signals that end a training wait until the context ends, where Python handles them.
 
+    >>> def late(*_):
+    ...     raise TimeoutError("it takes too long")
+    >>> before = signal.signal(signal.SIGALRM, late)
     >>> def interrupted():
     ...     with held():
-    ...         signal.raise_signal(signal.SIGINT)
+    ...         signal.raise_signal(signal.SIGALRM)
     ...         print("is done")
     >>> interrupted()
     Traceback (most recent call last):
         ...
-    KeyboardInterrupt
+    TimeoutError: it takes too long
+    >>> _ = signal.signal(signal.SIGALRM, before)
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # handlers run in the main thread alone
