@@ -36,7 +36,20 @@ def in_any_order(monkeypatch):
 
 
 def operations(program):
-    return {node.op for function in program.functions for node in function.node_def}
+    """The types of operations on which something depends: TensorFlow leaves out the others."""
+    found = set()
+    for function in program.functions:
+        nodes = {node.name: node for node in function.node_def}
+        stateful = [node.name for node in nodes.values() if "Variable" in node.op]
+        waiting = [*function.ret.values(), *function.control_ret.values(), *stateful]
+        seen = set()
+        while waiting:
+            name = waiting.pop().lstrip("^").partition(":")[0]
+            if name in nodes and name not in seen:
+                seen.add(name)
+                waiting += nodes[name].input
+        found |= {nodes[name].op for name in seen}
+    return found
 
 
 def adding(partitioned):
