@@ -27,8 +27,6 @@ WITHOUT_RULE = {
     "DynamicStitch": "of shapes, which all replicas know: the gradient of a sum or a mean",
     "InvertPermutation": "of numbers of axes, which all replicas know",
     "ListDiff": "of numbers of axes, which all replicas know: the gradient of a product",
-    "OptionalFromValue": "what the gradient of a branch keeps of it",
-    "OptionalGetValue": "what the gradient of a branch keeps of it",
     "SparseCross": "mixes examples: where they lie is a list of all",
     "StatelessRandomGetKeyCounter": "of seeds, which all replicas know",
     "Where": "mixes examples: how many places there are is known only of all",
