@@ -102,8 +102,9 @@ def test_rings_of_gpus_sum_int32_as_int64(devices, on_replicas, monkeypatch):
         assert total.numpy().tolist() == [1, -14]
 
 
-def test_nccl_is_given_no_bfloat16(as_nccl, devices, on_replicas, caplog):
-    """TensorFlow's NCCL manager takes float16, float32, float64, int32 and int64 alone."""
+def test_nccl_is_given_no_bfloat16(as_nccl, devices, on_replicas, monkeypatch, caplog):
+    """TensorFlow sums none on GPUs, and its NCCL manager takes none."""
+    monkeypatch.setattr(tensorflow, "are_gpus", lambda devices: True)
     engine = TensorFlowEngine(devices[:2])
     own = np.array([[256.0, 1.0], [1.0, 3.0]], "float32")
 
