@@ -7,7 +7,7 @@ moves.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 _INSTALL = "Install it: `pip install 'jax[tpu]>=0.8,<0.12'`, or without `[tpu]` for CPU devices."
@@ -51,6 +51,7 @@ __all__ = [
     "jax",
     "make_ir_context",
     "merge_mlir_modules",
+    "operations_of",
     "register_lowering",
     "sdy",
     "stablehlo",
@@ -99,22 +100,32 @@ def stablehlo_text(serialized: bytes) -> str:
     """
     computation = xla_client.XlaComputation(serialized)
     text = xla_client._xla.mlir.xla_computation_to_mlir_module(computation)
-    without_effect = []
-
-    def find(operation: Any) -> Any:
-        sets_size = operation.name == "stablehlo.set_dimension_size"
-        is_same = sets_size and operation.operands[0].type == operation.results[0].type
-        if operation.name == "mhlo.copy" or is_same:
-            without_effect.append(operation)
-        return ir.WalkResult.ADVANCE
-
     with make_ir_context():
         module = ir.Module.parse(text)
-        module.operation.walk(find)
-        for operation in without_effect:
-            operation.results[0].replace_all_uses_with(operation.operands[0])
-            operation.erase()
+        for operation in operations_of(module, ("mhlo.copy", "stablehlo.set_dimension_size")):
+            given, result = operation.operands[0], operation.results[0]
+            if operation.name == "mhlo.copy" or given.type == result.type:
+                result.replace_all_uses_with(given)
+                operation.erase()
         return str(module)
+
+
+def operations_of(module: Any, names: Container[str]) -> list[Any]:
+    """Returns the operations of a parsed module that have one of these names, in its order.
+
+    Args:
+      module: The module, in whose context the caller is. It may be changed after that.
+      names: Such as "stablehlo.while".
+    """
+    found: list[Any] = []
+
+    def note(operation: Any) -> Any:
+        if operation.name in names:
+            found.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(note)
+    return found
 
 
 # Of XLA's compiler for CPUs: operations in an order that needs little memory, not one in which many

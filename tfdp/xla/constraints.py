@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tfdp.xla._jax import ir, make_ir_context, sdy, stablehlo
+from tfdp.xla._jax import ir, make_ir_context, operations_of, sdy, stablehlo
 
 # How an axis lies, as Shardy writes it: whole, or as is best for what is around.
 _WHOLE, _ANY = "{}", "{?}"
@@ -35,15 +35,7 @@ def with_constraints(module: str, axis: str, num_devices: int) -> str:
         return module
     with make_ir_context(), ir.Location.unknown():
         parsed = ir.Module.parse(module)
-        found: list[Any] = []
-
-        def note(operation: Any) -> Any:
-            if operation.name in _CONSTRAINED:
-                found.append(operation)
-            return ir.WalkResult.ADVANCE
-
-        parsed.operation.walk(note)
-        for operation in found:
+        for operation in operations_of(parsed, _CONSTRAINED):
             constrained = _CONSTRAINED[operation.name](operation, f'{{"{axis}"}}', num_devices)
             mesh = f'mesh<["{axis}"={num_devices}]>'
             _constrain(operation, [f"#sdy.sharding<{mesh}, [{axes}]>" for axes in constrained])

@@ -18,7 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from tfdp.xla._jax import func, ir, jax, make_ir_context, merge_mlir_modules, stablehlo
+from tfdp.xla._jax import (
+    func,
+    ir,
+    jax,
+    make_ir_context,
+    merge_mlir_modules,
+    operations_of,
+    stablehlo,
+)
 
 _DRAW = "stablehlo.rng_bit_generator"
 _ROUNDS = 10
@@ -37,15 +45,7 @@ def with_fast_draws(module: str, platform: str) -> str:
         return module
     with make_ir_context(), ir.Location.unknown():
         parsed = ir.Module.parse(module)
-        found: list[Any] = []
-
-        def note(operation: Any) -> Any:
-            if operation.name == _DRAW:
-                found.append(operation)
-            return ir.WalkResult.ADVANCE
-
-        parsed.operation.walk(note)
-        for operation in found:
+        for operation in operations_of(parsed, [_DRAW]):
             with ir.InsertionPoint(operation):
                 operation.operands[0] = stablehlo.optimization_barrier([operation.operands[0]])
                 if platform == "cpu" and _is_in_words(operation):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tfdp.xla._jax import ir, make_ir_context, stablehlo
+from tfdp.xla._jax import ir, make_ir_context, operations_of, stablehlo
 
 # Operations of one operand by which a kept value may be made of one that the loop leaves as it is.
 _MADE_BY = ("stablehlo.reshape", "stablehlo.convert", "stablehlo.transpose")
@@ -38,14 +38,7 @@ def without_copies_of_invariants(module: str) -> str:
         return module
     with make_ir_context(), ir.Location.unknown():
         parsed = ir.Module.parse(module)
-        loops: list[Any] = []
-
-        def note(operation: Any) -> Any:
-            if operation.name == "stablehlo.while":
-                loops.append(operation)
-            return ir.WalkResult.ADVANCE
-
-        parsed.operation.walk(note)
+        loops = operations_of(parsed, ["stablehlo.while"])
         replaced = [_replace(loop) for loop in loops if _runs(loop, parsed)]
         return str(parsed) if any(replaced) else module
 

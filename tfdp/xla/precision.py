@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.xla._jax import ir, jax, make_ir_context
+from tfdp.xla._jax import ir, jax, make_ir_context, operations_of
 
 LEVELS = ("DEFAULT", "HIGH", "HIGHEST")
 
@@ -82,21 +82,13 @@ def with_precision(module: str, level: str) -> tuple[str, Products]:
         parsed = ir.Module.parse(module)
         products: collections.Counter[tuple[str, str]] = collections.Counter()
         raised = False
-
-        def read(operation: Any) -> Any:
-            nonlocal raised
-            if operation.name in _OPERATIONS:
-                dtype, given = _dtype(operation), _level(operation)
-                if dtype == "float32" and LEVELS.index(given) < LEVELS.index(level):
-                    each = f"#stablehlo<precision {level}>"
-                    operation.attributes["precision_config"] = ir.Attribute.parse(
-                        f"[{each}, {each}]"
-                    )
-                    given, raised = level, True
-                products[dtype, given] += 1
-            return ir.WalkResult.ADVANCE
-
-        parsed.operation.walk(read)
+        for operation in operations_of(parsed, _OPERATIONS):
+            dtype, given = _dtype(operation), _level(operation)
+            if dtype == "float32" and LEVELS.index(given) < LEVELS.index(level):
+                each = f"#stablehlo<precision {level}>"
+                operation.attributes["precision_config"] = ir.Attribute.parse(f"[{each}, {each}]")
+                given, raised = level, True
+            products[dtype, given] += 1
         return (str(parsed) if raised else module), products
 
 

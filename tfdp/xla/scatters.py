@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tfdp.xla._jax import ir, make_ir_context, stablehlo
+from tfdp.xla._jax import ir, make_ir_context, operations_of, stablehlo
 
 _LARGEST = np.iinfo(np.int32).max
 
@@ -29,15 +29,7 @@ def with_small_indices(module: str) -> str:
         return module
     with make_ir_context(), ir.Location.unknown():
         parsed = ir.Module.parse(module)
-        found: list[Any] = []
-
-        def note(operation: Any) -> Any:
-            if operation.name == "stablehlo.scatter":
-                found.append(operation)
-            return ir.WalkResult.ADVANCE
-
-        parsed.operation.walk(note)
-        for operation in found:
+        for operation in operations_of(parsed, ["stablehlo.scatter"]):
             _shrink(operation)
         return str(parsed)
 
