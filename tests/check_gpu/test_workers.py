@@ -1,9 +1,9 @@
 """The stages of one process notice what is wrong, and go on to what comes next."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from check_gpu import small_programs
 
 from tfdp.check_gpu import devices, draws, nccl, promise, worker
 from tfdp.doctor.hints import Hint
@@ -79,24 +79,7 @@ def test_draws_that_are_not_those_of_one_device_are_named(monkeypatch):
 
 @pytest.mark.slow
 def test_a_program_that_parts_or_fails_is_named_and_the_next_is_verified(monkeypatch):
-    class Scaled(keras.layers.Layer):
-        def __init__(self):
-            super().__init__()
-            self.replicas = tf.distribute.get_strategy().num_replicas_in_sync
-
-        def call(self, x):
-            return x / self.replicas
-
-    def build(*layers):
-        model = keras.Sequential([keras.Input([12]), *layers, keras.layers.Dense(2)])
-        model.compile("sgd", "mse")
-        return model
-
-    def fails():
-        raise ValueError("no model")
-
-    made = {"scaled": lambda: build(Scaled()), "fails": fails, "mlp": build}
-    monkeypatch.setattr(promise, "PROGRAMS", made)
+    monkeypatch.setattr(promise, "PROGRAMS", small_programs.PROGRAMS)
     batch = (np.ones([5, 12], "float32"), np.ones([5, 2], "float32"))
     monkeypatch.setattr(promise, "batches", lambda name: [batch])
     found = worker.answer("gpus", "CPU", 2, 2)

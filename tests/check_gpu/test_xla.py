@@ -2,9 +2,9 @@
 
 import importlib.util
 
-import keras
 import pytest
 import tensorflow as tf
+from check_gpu import small_programs
 
 from tfdp.bench.child_process import Failure
 from tfdp.check_gpu import programs, xla, xla_worker
@@ -114,26 +114,9 @@ def test_a_side_that_fails_is_kept_and_what_fits_into_the_time_is_compared(runs)
 def test_a_program_is_held_against_the_compiled_cpu_in_float32(monkeypatch):
     pytest.importorskip("jax")
 
-    class Scaled(keras.layers.Layer):
-        def __init__(self):
-            super().__init__()
-            self.replicas = tf.distribute.get_strategy().num_replicas_in_sync
-
-        def call(self, x):
-            return x / self.replicas
-
-    def build(*layers):
-        model = keras.Sequential([keras.Input([12]), *layers, keras.layers.Dense(2)])
-        model.compile("sgd", "mse")
-        return model
-
-    def fails():
-        raise ValueError("no model")
-
     levels = []
     monkeypatch.setattr(tf.config.experimental, "enable_tensor_float_32_execution", levels.append)
-    made = {"scaled": lambda: build(Scaled()), "fails": fails, "mlp": build}
-    monkeypatch.setattr(programs, "PROGRAMS", made)
+    monkeypatch.setattr(programs, "PROGRAMS", small_programs.PROGRAMS)
     found = xla_worker.right()
     assert levels == [False]
     assert found["devices"] == "8 x cpu"
