@@ -34,10 +34,13 @@ class OwnRows:
 def outline(nest: Any, tensors: list[tf.Tensor]) -> Any:
     """Returns all that a program depends on in arguments, and adds their tensors to a list.
 
-    None: they have something else than tensors and integers in tuples, lists and dictionaries.
+    None: they have something else than tensors of numbers and integers in tuples, lists and
+    dictionaries. Texts are the host's, which looks at each call; their shape would cost a copy.
     """
     kind = type(nest)
     if kind is EagerTensor:
+        if nest.dtype is tf.string:
+            return None
         tensors.append(nest)
         array = np.asarray(nest)  # which shares its memory, and tells its shape at once
         return array.dtype, array.shape
