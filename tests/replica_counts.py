@@ -6,7 +6,7 @@ import os
 # a cluster, all with the same strategy.
 CLUSTER_REPLICAS = int(os.environ.get("TFDP_TESTS_CLUSTER_REPLICAS", "0"))
 
-# "optimizer" or "gradients": the promise's tests run with this `shard`.
+# "optimizer", "gradients" or "parameters": the promise's tests run with this `shard`.
 SHARD = os.environ.get("TFDP_TESTS_SHARD")
 
 # "1": what the promise's tests do with a model, such as `fit`, they do in its scope.

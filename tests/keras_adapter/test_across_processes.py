@@ -20,10 +20,7 @@ ELSEWHERE = {
     "test_bad_input",
     "test_batch_and_rate",
     "test_hooks",
-    "test_layouts",
-    "test_philox",
     "test_scopes",
-    "test_marks",
 }
 
 

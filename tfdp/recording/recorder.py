@@ -19,7 +19,7 @@ SUMS = (
     "examples",  # those of all replicas
     "updates",  # sums of gradients, finite or not; or updates without one
     "bytes_sent",
-    "meetings",  # sums that the step itself waits for, as of a loss's denominator
+    "meetings",  # sums that the step itself waits for, such as what buckets need
     "buckets",  # sums of gradients
     "endings",  # sums at the end of steps, which the next steps wait for at most
     "input_seconds",
