@@ -260,7 +260,7 @@ def test_an_optimizer_from_outside_of_the_scope_is_named(on_devices, wraps):
         if wraps:
             optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
         model.compile(optimizer, "mse")
-    with pytest.raises(ScopeError, match="'outside',? .*was made outside"):
+    with pytest.raises(ScopeError, match=r"'outside',? .*was made outside"):
         model.fit(np.ones([4, 2]), np.ones([4, 1]), verbose=0)
 
 
