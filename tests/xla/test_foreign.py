@@ -7,7 +7,7 @@ knows nothing of what is tested.
 import functools
 
 import pytest
-from xla.test_programs import TOLERANCE, TOLERANCE_OF_CHANGES, TOLERANCE_OF_HALF
+from xla.test_programs import PAGE, TOLERANCE, TOLERANCE_OF_CHANGES, TOLERANCE_OF_HALF
 
 import tfdp
 from benchmarks.partitioners_programs import CASES, difference, programs, tolerance, trained
@@ -83,3 +83,11 @@ def test_each_name_is_of_a_program():
     fast = {name for name, _ in FAST}
     assert COMPILED | ON_ONE_OF_THEM | ON_HOST | fast | set(REFUSED) <= set(PROGRAMS)
     assert not (COMPILED & ON_ONE_OF_THEM)
+
+
+def test_the_page_says_how_many_train_so_and_names_the_others():
+    page = PAGE.read_text()
+    others = {*REFUSED, *ON_HOST}
+    assert f"{len(PROGRAMS) - len(others)} of {len(PROGRAMS)} programs" in page
+    for name in others:
+        assert f"`{name}`" in page

@@ -5,7 +5,6 @@ One device is TensorFlow's own, without a strategy: it knows nothing of what is 
 
 import functools
 import pathlib
-import re
 
 import pytest
 from xla.cells import CELLS
@@ -66,3 +65,5 @@ def test_a_program_makes_on_devices_what_it_makes_on_one(name, count, on_devices
     assert not found.unlike
 
 
+def test_the_page_says_how_many_there_are():
+    assert f"{len(PROGRAMS)} of {len(PROGRAMS)} cells" in PAGE.read_text()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 # How many candidates are drawn for each number. One is rejected by a chance below 0.05, so all are
-# by one of 2e-16; then the number is `alpha - 1/3`.
+# by one of 2e-16; then the number is 0.
 _TRIES = 12
 
 
@@ -50,9 +50,8 @@ def drawn(
     v = (1.0 + x / (3.0 * tf.sqrt(d))) ** 3
     is_positive = v > 0.0
     bound = 0.5 * x**2 + d * (1.0 - v + tf.math.log(tf.where(is_positive, v, 1.0)))
-    is_taken = is_positive & (tf.math.log(uniform[:_TRIES]) < bound)
-    found = tf.ones_like(v[0])
-    for attempt in reversed(range(_TRIES)):
-        found = tf.where(is_taken[attempt], v[attempt], found)
+    is_taken = tf.cast(is_positive & (tf.math.log(uniform[:_TRIES]) < bound), tf.int32)
+    is_first = (is_taken == 1) & (tf.cumsum(is_taken) == 1)
+    found = tf.reduce_sum(tf.where(is_first, v, 0.0), axis=0)
     scale = tf.where(is_small, uniform[_TRIES] ** (1.0 / given), 1.0)
     return tf.cast(d * found * scale, alpha.dtype)

@@ -20,8 +20,6 @@ from tfdp.xla import gamma_draws
 from tfdp.xla._tensorflow import context
 from tfdp.xla.projections import Fill, Interpolation, projected
 
-NodeDef = tf.compat.v1.NodeDef
-
 # Behind the names of functions that call what stands for an operation, or may do so.
 _NUMBERS = itertools.count()
 
@@ -97,7 +95,7 @@ def _known(functions: Sequence[Any]) -> Iterator[None]:
         yield
 
 
-def _stand(nodes: Iterable[NodeDef], made: dict[str, Any]) -> set[str]:
+def _stand(nodes: Iterable[tf.compat.v1.NodeDef], made: dict[str, Any]) -> set[str]:
     """Makes calls of operations that are stood for, and returns their names.
 
     Args:
@@ -148,7 +146,7 @@ def _named(value: str, names: set[str]) -> str:
     return re.sub(r":\w+:", ":output:", value) if node in names else value
 
 
-def _projected(node: NodeDef) -> Any:
+def _projected(node: tf.compat.v1.NodeDef) -> Any:
     return _projection(
         tf.as_dtype(node.attr["dtype"].type),
         node.attr["interpolation"].s.decode(),
@@ -169,7 +167,7 @@ def _projection(dtype: tf.DType, interpolation: Interpolation, fill: Fill) -> An
     )
 
 
-def _gamma(node: NodeDef) -> Any:
+def _gamma(node: tf.compat.v1.NodeDef) -> Any:
     return _gamma_draw(
         tf.as_dtype(node.attr["dtype"].type), tf.as_dtype(node.attr["shape_dtype"].type)
     )
@@ -191,7 +189,7 @@ def _gamma_draw(dtype: tf.DType, dtype_of_shape: tf.DType) -> Any:
     )
 
 
-_STAND_INS: dict[str, Callable[[NodeDef], Any]] = {
+_STAND_INS: dict[str, Callable[[tf.compat.v1.NodeDef], Any]] = {
     "ImageProjectiveTransformV3": _projected,
     "StatelessRandomGammaV3": _gamma,
 }
