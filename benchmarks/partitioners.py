@@ -126,7 +126,7 @@ def table(found: Sequence[dict[str, Any]]) -> Iterator[str]:
     reasons: dict[str, list[str]] = {}
     for each in found:
         cells = [_shown(each.get(side)) for side in _SIDES]
-        mark = " (compiled)" if "compiled" in each else ""
+        mark = " (compiled)" if "compiled" in each else " (XLA: its own)" * ("own" in each)
         yield f"| {each['program']}{mark} | {' | '.join(cells)} |"
         refused = each[_SIDES[1]]
         if "error" in refused:

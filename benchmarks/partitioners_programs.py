@@ -43,6 +43,12 @@ def tolerance(name: str) -> float:
     return 0.0 if program is None else float(program.tolerance)
 
 
+def compiles(name: str) -> bool:
+    """Returns whether TensorFlow can compile a program's steps for one device."""
+    program = _foreign().get(name)
+    return program is None or bool(program.compiles)
+
+
 def _foreign() -> dict[str, Any]:
     if str(_TESTS) not in sys.path:
         sys.path.append(str(_TESTS))

@@ -24,7 +24,7 @@ import jax
 import tensorflow as tf
 
 import tfdp
-from benchmarks.partitioners_programs import Outcome, difference, programs, trained
+from benchmarks.partitioners_programs import Outcome, compiles, difference, programs, trained
 from tfdp.bench.devices import split
 
 # Beyond this two outcomes differ by more than by rounding.
@@ -35,21 +35,24 @@ def measure(
     run: Callable[[tf.distribute.Strategy], Any],
     by_tfdp: Sequence[int] = (2,),
     by_xla: Sequence[int] = (4,),
+    compiles: bool = True,
 ) -> dict[str, Any]:
     """Trains a program on one device, and with both partitioners.
 
     Where a step that XLA compiles draws other numbers, one device and tfdp's replicas have theirs
-    compiled, too, which TensorFlow does (`jit_compile=True`).
+    compiled, too, which TensorFlow does (`jit_compile=True`). What TensorFlow cannot compile, and
+    `XLAStrategy` computes by other operations, is compared with one device of JAX's.
 
     Args:
       run: The program.
       by_tfdp: Numbers of replicas under `DataParallelStrategy`.
       by_xla: Numbers of devices under `XLAStrategy`.
+      compiles: Whether TensorFlow can compile its steps for one device.
 
     Returns:
       For "tfdp 2", "xla 8" and so on how far it is from one device, and for "both" how far the
       first of each are from each other; see `compared`. For "compiled", if it was asked, how far
-      one compiled device is from one that is not.
+      one compiled device is from one that is not; for "own", if that was, one device of JAX's.
     """
     found: dict[str, Any] = {}
     expected, is_compiled, first = _outcome(run, None), False, None
@@ -57,6 +60,11 @@ def measure(
         outcome = _outcome(run, tfdp.XLAStrategy(jax.devices()[:count]))
         result = compared(outcome, expected)
         if not is_compiled and "error" not in result and not _are_close(result):
+            if not compiles:
+                of_jax = _outcome(run, tfdp.XLAStrategy(jax.devices()[:1]))
+                found["own"] = compared(of_jax, expected)
+                found[f"xla {count}"] = compared(outcome, of_jax)
+                continue
             compiled = _outcome(run, None, is_compiled=True)
             found["compiled"] = compared(compiled, expected)
             if "error" not in found["compiled"]:
@@ -119,7 +127,7 @@ def main() -> None:
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     for name in parsed.programs:
         begun = time.perf_counter()
-        found = measure(every[name], parsed.tfdp, parsed.xla)
+        found = measure(every[name], parsed.tfdp, parsed.xla, compiles(name))
         found["seconds"] = round(time.perf_counter() - begun, 1)
         print(json.dumps({"program": name, **found}), flush=True)
 

@@ -54,6 +54,14 @@ def test_a_row_has_the_larger_difference_of_each_side(monkeypatch, tmp_path):
     assert "| two (compiled) | 2.0e-07" in printed
 
 
+def test_a_program_that_was_compared_with_one_device_of_jax_says_so(monkeypatch, tmp_path):
+    found = measured("three", own=FAR)
+    del found["both"]
+    code, printed, _ = shown(monkeypatch, tmp_path, [found])
+    assert code == 0
+    assert "| three (XLA: its own) | 2.0e-07 | 2.0e-07 |  |" in printed
+
+
 def test_what_is_refused_is_listed_with_its_reason_and_is_no_difference(monkeypatch, tmp_path):
     code, printed, _ = shown(monkeypatch, tmp_path, [measured("text", xla=REFUSED)])
     assert code == 0

@@ -21,12 +21,14 @@ class Program:
       outcome: "agrees" with one device; or `tfdp.verify` says so, "verified".
       tolerance: By how much what it makes may differ, of the largest value of its kind.
       batches: What `tfdp.verify` trains on; then `run` has no argument and returns the model.
+      compiles: Whether TensorFlow has all of its operations for XLA, as `jit_compile=True` needs.
     """
 
     run: Callable[..., Any]
     outcome: str
     tolerance: float = WEIGHT_TOLERANCE
     batches: Any = None
+    compiles: bool = True
 
 
 PROGRAMS: dict[str, Program] = {}
@@ -46,11 +48,11 @@ def _file(run):
     return run.__code__.co_filename
 
 
-def agrees(tolerance=WEIGHT_TOLERANCE):
+def agrees(tolerance=WEIGHT_TOLERANCE, compiles=True):
     """The program makes what it makes on one device."""
-    return _declared("agrees", tolerance=tolerance)
+    return _declared("agrees", tolerance=tolerance, compiles=compiles)
 
 
-def verified(batches):
+def verified(batches, compiles=True):
     """`tfdp.verify` says that the program trains as on one device."""
-    return _declared("verified", batches=batches)
+    return _declared("verified", batches=batches, compiles=compiles)

@@ -3,7 +3,14 @@
 import pytest
 import tensorflow as tf
 
-from tfdp.xla._tensorflow import OneDeviceExtended, ResourceVariable, eager_mode, is_compiled
+from tfdp.xla._tensorflow import (
+    OneDeviceExtended,
+    ResourceVariable,
+    context,
+    eager_mode,
+    is_compiled,
+)
+from tfdp.xla.stand_ins import is_stood_for
 from tfdp.xla.variables import DeviceVariable, adopt
 
 
@@ -36,3 +43,19 @@ def test_graphs_that_no_function_is_traced_in_are_left():
 )
 def test_it_is_known_which_operations_xla_has(type_, expected):
     assert is_compiled(type_) == expected
+
+
+@pytest.mark.parametrize("type_", ["ImageProjectiveTransformV3", "StatelessRandomGammaV3"])
+def test_xla_has_not_what_others_stand_for(type_):
+    assert is_stood_for(type_)
+    assert not is_compiled(type_)  # else nothing need stand for it
+
+
+def test_a_function_is_known_by_its_name_until_it_is_taken_away():
+    doubled = tf.function(lambda x: 2 * x).get_concrete_function(tf.TensorSpec([])).function_def
+    doubled.signature.name += "_under_another_name"
+    name = doubled.signature.name
+    context().add_function_def(doubled)
+    assert context().has_function(name)
+    context().remove_function(name)
+    assert not context().has_function(name)

@@ -11,8 +11,8 @@ import tensorflow as tf
 from tensorflow.python.distribute.one_device_strategy import OneDeviceExtended
 
 # Leaves graphs that no function is traced in, too, such as that of a model that is exported:
-# `tf.init_scope` stays in them.
-from tensorflow.python.eager.context import eager_mode
+# `tf.init_scope` stays in them. The context has the functions that a graph may call by name.
+from tensorflow.python.eager.context import context, eager_mode
 
 # The declarations of operations; functions are called by names that are none of theirs.
 from tensorflow.python.framework import op_def_registry
@@ -30,6 +30,7 @@ __all__ = [
     "GraphOrParentsInXlaContext",
     "OneDeviceExtended",
     "ResourceVariable",
+    "context",
     "eager_mode",
     "is_compiled",
 ]

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfdp import keras_adapter
 from tfdp.strategy import tracing
-from tfdp.xla import host_parts, refusals
+from tfdp.xla import host_parts, refusals, stand_ins
 from tfdp.xla._jax import hlo_text, ir, jax, make_ir_context, stablehlo_text
 from tfdp.xla.draws import with_fast_draws
 from tfdp.xla.host_parts import Given, HostPart
@@ -135,8 +135,10 @@ def lowered(
     begun = time.perf_counter()
     graph = program.source.graph
     compiled = program.of_devices(sizes)
-    with _tracing(program.strategy):  # else it would be traced once more
+    with contextlib.ExitStack() as kept:
+        kept.enter_context(_tracing(program.strategy))  # else it would be traced once more
         source = compiled.get_concrete_function(*specs)
+        compiled, source = kept.enter_context(stand_ins.written(compiled, source, specs))
         captured = source.captured_inputs
         refusals.check_captured(captured, graph)
         with refusals.explained(graph):

@@ -13,6 +13,7 @@ from tfdp.partition import lines_named
 from tfdp.partition.flattening import CALLS
 from tfdp.partition.source import SourceOp
 from tfdp.xla._tensorflow import is_compiled
+from tfdp.xla.stand_ins import is_stood_for
 from tfdp.xla.variables import variable_of
 
 _MOVE = "Move it into the input pipeline (`dataset.map`), or train under DataParallelStrategy."
@@ -104,7 +105,8 @@ def may_need_host(graph: tf.Graph) -> bool:
 
 def is_of_host(node: tf.compat.v1.NodeDef) -> bool:
     """Returns whether XLA has not an operation: of strings, of an open size, or of no kernel."""
-    return has_strings(node) or node.op in _OF_OPEN_SIZE or not is_compiled(node.op)
+    has_kernel = is_compiled(node.op) or is_stood_for(node.op)
+    return has_strings(node) or node.op in _OF_OPEN_SIZE or not has_kernel
 
 
 def has_strings(node: tf.compat.v1.NodeDef) -> bool:

@@ -69,6 +69,12 @@ class DeviceVariable(ResourceVariable):
     _captured_by: Any = None
 
     @property
+    def distribute_strategy(self) -> tf.distribute.Strategy:
+        """The strategy in whose scope it was made."""
+        strategy: tf.distribute.Strategy = self._distribute_strategy
+        return strategy
+
+    @property
     def _handle(self) -> tf.Tensor:
         """The resource, for which TensorFlow's C++ asks by this name to read an operand."""
         if tf.executing_eagerly():
