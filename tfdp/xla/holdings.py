@@ -34,29 +34,32 @@ class Holding:
         self._group_of = {
             place: number for number, group in enumerate(packing.groups) for place in group
         }
-        self._parted: set[int] = set()  # groups whose arrays are there by themselves
-        self._changed: set[int] = set()  # those of which one is not what the vector has
+        self._parts: dict[int, list[np.ndarray]] = {}  # of vectors, on the host
+        self._there: set[int] = set()  # the places of joined arrays that are there by themselves
+        self._changed: set[int] = set()  # groups of which one is not what the vector has
 
     def array(self, place: int) -> Any:
         """Returns the array at a place."""
-        if place in self._group_of:
-            self._part(self._group_of[place])
+        number = self._group_of.get(place)
+        if number is not None and place not in self._there and self._vectors[number] is not None:
+            part = self._parts_of(number)[place - self._packing.groups[number].start]
+            (self._arrays[place],) = placed([part], [self._layout])
+            self._there.add(place)
         return self._arrays[place]
 
     def put(self, place: int, array: Any) -> None:
         """Puts an array to a place, for the next call."""
-        group = self._group_of.get(place)
-        if group is not None:
-            self._part(group)
-            self._changed.add(group)
+        number = self._group_of.get(place)
+        if number is not None:
+            self._there.add(place)
+            self._changed.add(number)
         self._arrays[place] = array
 
     def given(self) -> tuple[list[Any], list[Any]]:
         """Returns what the program is called with: that which it writes, and the rest."""
         for number in self._changed:
-            group = self._packing.groups[number]
-            values = list(map(np.asarray, self._arrays[group.start : group.stop]))
-            (self._vectors[number],) = placed([self._packing.vector(values, np)], [self._layout])
+            (self._vectors[number],) = placed([self._joined(number)], [self._layout])
+            self._parts.pop(number, None)
         self._changed.clear()
         alone = self._packing.alone
         return [*self._vectors, *self._arrays[alone.start : alone.stop]], self._arrays[alone.stop :]
@@ -66,19 +69,24 @@ class Holding:
         alone = self._packing.alone
         self._vectors[:] = news[: len(self._vectors)]
         self._arrays[alone.start : alone.stop] = news[len(self._vectors) :]
-        for number in self._parted:
-            group = self._packing.groups[number]
-            self._arrays[group.start : group.stop] = [None] * len(group)
-        self._parted.clear()
+        for place in self._there:
+            self._arrays[place] = None
+        self._there.clear()
+        self._parts.clear()
 
-    def _part(self, number: int) -> None:
-        """Has the arrays of a group there by themselves, if there are any yet."""
-        if number in self._parted:
-            return
-        self._parted.add(number)
-        if self._vectors[number] is None:
-            return
-        vector = np.array(self._vectors[number])  # a copy: the next step writes in place
-        group = self._packing.groups[number]
-        parts = self._packing.parts(number, vector, np)
-        self._arrays[group.start : group.stop] = placed(parts, [self._layout] * len(group))
+    def _joined(self, number: int) -> Any:
+        """Returns what a group's vector must be, on the host."""
+        values = [
+            np.asarray(self._arrays[place])
+            if place in self._there
+            else self._parts_of(number)[place - self._packing.groups[number].start]
+            for place in self._packing.groups[number]
+        ]
+        return self._packing.vector(values, np)
+
+    def _parts_of(self, number: int) -> list[np.ndarray]:
+        """Returns the arrays of a group as its vector has them, on the host."""
+        if number not in self._parts:
+            vector = np.array(self._vectors[number])  # a copy: the next step writes in place
+            self._parts[number] = self._packing.parts(number, vector, np)
+        return self._parts[number]
