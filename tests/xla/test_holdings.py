@@ -1,9 +1,10 @@
 """The arrays that a program takes from call to call, of which small ones are joined."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
 jax = pytest.importorskip("jax")
 
@@ -108,3 +109,47 @@ def _noting(function, noted):
         return found
 
     return call
+
+
+class Meddles(keras.callbacks.Callback):
+    """Halves one weight between epochs, reads another each few batches, and changes the rate."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        kernel = self.model.weights[2]
+        kernel.assign(kernel / 2)
+        self.model.optimizer.learning_rate = 0.02 / (1 + epoch)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.seen.append(float(np.sum(self.model.weights[1].numpy())))
+
+
+def trained(steps):
+    keras.utils.set_random_seed(1)
+    hidden = [keras.layers.Dense(6, "tanh") for _ in range(4)]
+    normal = keras.layers.BatchNormalization()
+    model = keras.Sequential([keras.Input([5]), *hidden, normal, keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.02), "mse", metrics=["mae"], steps_per_execution=steps)
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=[48, 5]).astype("f4"), rng.normal(size=[48, 1]).astype("f4")
+    meddles = Meddles()
+    data = {"validation_data": (x[:16], y[:16]), "batch_size": 8, "shuffle": False}
+    history = model.fit(x, y, epochs=3, verbose=0, callbacks=[meddles], **data)
+    assert int(model.optimizer.iterations.numpy()) == 18
+    values = [*model.variables, *model.optimizer.variables]
+    return [value.numpy() for value in values], history.history, meddles.seen
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_fit_in_which_others_read_and_write_is_one_device_s(steps, on_devices):
+    expected = trained(steps)
+    with on_devices(1).scope():
+        found = trained(steps)
+    for value, other in zip(found[0], expected[0], strict=True):
+        assert_allclose(value, other, rtol=1e-4, atol=1e-5)
+    for name, values in expected[1].items():
+        assert_allclose(found[1][name], values, rtol=1e-4, err_msg=name)
+    assert_allclose(found[2], expected[2], rtol=1e-4, atol=1e-5)

@@ -86,6 +86,4 @@ class Packing:
         shapes = [self._shapes[place] for place in self.groups[group]]
         ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
         found = numpy.split(vector, ends[:-1].tolist())
-        return [
-            numpy.reshape(part, shape) for part, shape in zip(found, shapes, strict=True)
-        ]
+        return [numpy.reshape(part, shape) for part, shape in zip(found, shapes, strict=True)]

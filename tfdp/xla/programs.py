@@ -51,8 +51,9 @@ class Program:
         # What is captured, in another order: that which is written comes first, as it is packed.
         written = [index for index in every if index in lowered.updates]
         likes = [lowered.parameters[lowered.num_arguments + index] for index in written]
-        # Elsewhere than on one CPU device arrays go in and out one by one, as is tried there.
-        joins = layouts.num_devices == 1 and layouts.platform == "cpu"
+        # What a loop carries is written in place, which it would be taken apart for. On several
+        # devices, and on GPUs and TPUs, nobody has measured what joining costs.
+        joins = steps == 1 and layouts.num_devices == 1 and layouts.platform == "cpu"
         self._packing = Packing(likes, AT_MOST if joins else 1)
         self._order = [written[place] for place in self._packing.order]
         self._order += [index for index in every if index not in lowered.updates]
