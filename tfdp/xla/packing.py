@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 # Of larger ones two copies take longer than JAX does.
-LARGEST_BYTES = 2**14
+LARGEST_BYTES = 2**12
 
 AT_MOST = 16
 
