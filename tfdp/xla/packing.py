@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-# Of larger ones two copies take longer than JAX does.
+# Larger ones are few beside what they hold, and copies of them cost memory's time.
 LARGEST_BYTES = 2**12
 
 AT_MOST = 16
