@@ -40,8 +40,12 @@ def test_fit_runs_the_program_that_was_compiled_ahead_of_it(on_devices, steps):
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_several_steps_in_one_program_copy_no_more_than_one(on_devices, count):
-    """What is carried from step to step is written in place, as far as a step alone does so."""
+def test_several_steps_in_one_program_copy_no_more_than_one(on_devices, count, monkeypatch):
+    """What is carried from step to step is written in place, as far as a step alone does so.
+
+    A step whose small variables are joined, as those of several steps are not, copies them joined.
+    """
+    monkeypatch.setattr("tfdp.xla.programs.AT_MOST", 1)
 
     def copied(steps):
         strategy = on_devices(count)

@@ -75,7 +75,8 @@ def test_no_step_of_fit_waits_for_the_devices_and_each_sends_its_batch_alone(
     steady = [collections.Counter(each) for each in watches.noted[1:]]
     between = [after - before for before, after in itertools.pairwise(steady)]
     assert len(between) == STEPS - 2
-    assert all(each == {"sent": 1} for each in between), between
+    # To one device JAX sends it as it calls the program, without a word of Python's.
+    assert all(each == ({"sent": 1} if count > 1 else {}) for each in between), between
 
 
 def test_a_callback_that_reads_logs_waits_for_that_batch_and_no_other(on_devices, monkeypatch):

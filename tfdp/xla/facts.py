@@ -21,7 +21,8 @@ class Facts(NamedTuple):
       host_transfers: What moves data from or to the host within the step: "infeed", "outfeed",
         "send", "recv", "host memory", or the target of a callback.
       memory_bytes: The bytes of a device that it needs at once: of arguments, results and between.
-      weights_copied: How many of the variables that it writes are not written in place.
+      weights_copied: How many of the arrays that it writes, variables or several joined, are not
+        left where the old one was.
       products: How many products and convolutions the step has, before it is compiled, by what
         their operands are computed in: "float32", "TF32", "bfloat16", "bfloat16 x 3" (in three
         passes) or "bfloat16 x 6", or another dtype. GPUs before Ampere have no TF32, and compute

@@ -21,9 +21,11 @@ from tfdp.xla.arrays import placed, placed_in_parts
 from tfdp.xla.constraints import with_constraints
 from tfdp.xla.facts import Facts
 from tfdp.xla.gathers import with_gathers
+from tfdp.xla.holdings import Holding
 from tfdp.xla.layouts import Layouts
 from tfdp.xla.lowering import Lowered, main_of
-from tfdp.xla.variables import MOVING, DeviceVariable, Holding, variable_of
+from tfdp.xla.packing import AT_MOST, Packing
+from tfdp.xla.variables import MOVING, DeviceVariable, variable_of
 
 
 class Program:
@@ -46,15 +48,22 @@ class Program:
         self._lowered, self._layouts = lowered, layouts
         self._steps, self._in_parts = steps, in_parts
         every = range(len(lowered.captured))
-        # What is captured, in another order: that which is written comes first.
-        self._order = sorted(every, key=lambda index: index not in lowered.updates)
-        self._num_written = len(lowered.updates)
+        # What is captured, in another order: that which is written comes first, as it is packed.
+        written = [index for index in every if index in lowered.updates]
+        likes = [lowered.parameters[lowered.num_arguments + index] for index in written]
+        # What a loop carries is written in place, which it would be taken apart for. On several
+        # devices, and on GPUs and TPUs, nobody has measured what joining costs.
+        joins = steps == 1 and layouts.num_devices == 1 and layouts.platform == "cpu"
+        self._packing = Packing(likes, AT_MOST if joins else 1)
+        self._order = [written[place] for place in self._packing.order]
+        self._order += [index for index in every if index not in lowered.updates]
+        self._num_written = len(written)
         self._tensors = [lowered.captured[index] for index in self._order]
         self._captured = [variable_of(tensor) for tensor in self._tensors]
         self._layouts_of_captured = list(map(self._layout, self._captured))
         arguments = lowered.parameters[: lowered.num_arguments]
         self._layouts_of_arguments = list(map(self._layout_of_argument, arguments))
-        self._holding = Holding(len(every))
+        self._holding = Holding(len(every), self._packing, layouts.replicated)
         self._compiled, self.facts = self._compile()
 
     def __call__(self, batches: Sequence[Sequence[tf.Tensor]]) -> list[Any]:
@@ -66,23 +75,23 @@ class Program:
         stacked = [self._stacked(each) for each in zip(*batches, strict=True)]
         if self._in_parts:
             given = list(map(self._placed_in_parts, range(len(stacked)), stacked))
+        elif self._layouts.num_devices == 1:
+            given = stacked  # JAX sends them as it calls the program, in C++
         else:
             given = placed(stacked, self._layouts_of_arguments)
         with MOVING:
-            holding, count = self._holding, self._num_written
+            holding = self._holding
             if holding.stale:
                 self._take_stale()
             with interrupts.held():
-                with pending.call():
-                    outputs, news = self._compiled(
-                        holding.arrays[:count], holding.arrays[count:], given
-                    )
+                with pending.call(), jax.enable_x64(True):
+                    outputs, news = self._compiled(*holding.given(), given)
                 pending.note(outputs or news)
-                holding.arrays[:count] = news
+                holding.returned(news)
                 for place in holding.stale:  # of variables that graphs have captured
                     variable = self._captured[place]
-                    if place < count and variable is not None:
-                        variable.left(news[place])
+                    if place < self._num_written and variable is not None:
+                        variable.left(holding.array(place))
         return list(outputs)
 
     @property
@@ -101,9 +110,8 @@ class Program:
             if variable is not None:
                 variable.taken(self._layouts_of_captured[place], holding, place)
             else:
-                (holding.arrays[place],) = placed(
-                    [self._tensors[place].numpy()], [self._layouts.replicated]
-                )
+                value = self._tensors[place].numpy()
+                holding.put(place, placed([value], [self._layouts.replicated])[0])
                 holding.stale.discard(place)
 
     def _stacked(self, tensors: Sequence[tf.Tensor]) -> np.ndarray:
@@ -141,23 +149,30 @@ class Program:
             news = [found[lowered.updates[index]] for index in self._order[:num_written]]
             return news, list(map(self._whole, found[:num_outputs]))
 
-        def program(written: Any, kept: Any, batch: Any) -> Any:
-            if not repeated:
+        packing = self._packing
+
+        def program(packed: Any, kept: Any, batch: Any) -> Any:
+            written = packing.unpacked(packed, jax.numpy)
+            if repeated:
+                news, every = jax.lax.scan(
+                    lambda state, own: once(state, kept, own), written, batch, length=self._steps
+                )
+                outputs = [each[-1] for each in every]
+            else:
                 news, outputs = once(written, kept, batch)
-                return outputs, news
-            news, every = jax.lax.scan(
-                lambda state, own: once(state, kept, own), written, batch, length=self._steps
-            )
-            return [each[-1] for each in every], news
+            return outputs, packing.packed(news, jax.numpy)
 
         states = self._layouts_of_captured
         in_order = [captured[index] for index in self._order]
-        shardings = states[:num_written], states[num_written:], self._layouts_of_arguments
-        shapes = (
-            in_order[:num_written],
-            in_order[num_written:],
-            list(map(self._given, arguments)),
+        with jax.enable_x64(True):
+            pack = functools.partial(packing.packed, numpy=jax.numpy)
+            packed = jax.eval_shape(pack, in_order[:num_written])
+        shardings = (
+            [layouts.replicated] * len(packing.groups) + states[packing.alone.start : num_written],
+            states[num_written:],
+            self._layouts_of_arguments,
         )
+        shapes = packed, in_order[num_written:], list(map(self._given, arguments))
         compiling = jax.jit(
             program,
             donate_argnums=0,
@@ -170,7 +185,7 @@ class Program:
             compiled = self._fitting(partitioned)
         seconds = lowered.seconds | {"compile": time.perf_counter() - begun}
         products = precision.computed_in(lowered.products, layouts.platform)
-        found = facts.of(compiled, seconds, num_written, products, names)
+        found = facts.of(compiled, seconds, len(packed), products, names)
         logging.getLogger("tfdp").info("A program was compiled for %s: %s.", layouts, found)
         return compiled, found
 

@@ -6,7 +6,7 @@ another way may write it, and the devices' copy is dropped. One thread at a time
 `MOVING`.
 
 Between two calls of a program nobody is asked for anything. What a call returns is kept whole, as
-the list that the next call takes: a `Holding`. A variable looks there for its array when somebody
+what the next call takes: a `Holding`. A variable looks there for its array when somebody
 asks for it, and whoever writes it, or takes it to another program, notes in the holding that its
 place there is stale.
 """
@@ -28,6 +28,7 @@ from tfdp.keras_adapter._keras import SCRATCH_GRAPH
 from tfdp.replicas import one_device
 from tfdp.xla._tensorflow import ResourceVariable, eager_mode
 from tfdp.xla.arrays import fetched, of_first, placed
+from tfdp.xla.holdings import Holding
 
 # The name under which a handle knows its variable: a traced program captures handles.
 _VARIABLE = "_tfdp_device_variable"
@@ -35,19 +36,6 @@ _VARIABLE = "_tfdp_device_variable"
 # Held while a value is where nobody may look: from when a program takes it until the program has
 # left the new one, while it comes home, and while the host reads or assigns it.
 MOVING = threading.RLock()
-
-
-class Holding:
-    """The arrays that a program goes on with from call to call.
-
-    Attributes:
-      arrays: The arrays, by their places among what the program captures.
-      stale: The places of those that must be taken again from whoever has them.
-    """
-
-    def __init__(self, size: int) -> None:
-        self.arrays: list[Any] = [None] * size
-        self.stale = set(range(size))
 
 
 class DeviceVariable(ResourceVariable):
@@ -93,7 +81,7 @@ class DeviceVariable(ResourceVariable):
         if self._held is None:
             return self._own
         holding, place = self._held
-        return holding.arrays[place]
+        return holding.array(place)
 
     @property
     def _is_home(self) -> bool:
@@ -135,7 +123,8 @@ class DeviceVariable(ResourceVariable):
     @property
     def is_parted(self) -> bool:
         """Whether each process has a part of the value, so that all must read it together."""
-        array = self._array
+        with MOVING:
+            array = self._array
         return array is not None and not (array.is_fully_addressable or array.is_fully_replicated)
 
     @contextlib.contextmanager
@@ -187,7 +176,7 @@ class DeviceVariable(ResourceVariable):
                 value, self._was_taken = of_first(value), True
             (array,) = placed([value], [layout])
             self._fetched = array if is_own else None
-        holding.arrays[place] = array
+        holding.put(place, array)
         if self._captured_by:
             self.left(array)
         else:
@@ -200,7 +189,7 @@ class DeviceVariable(ResourceVariable):
         if self._held is not None:
             holding, place = self._held
             holding.stale.add(place)
-            self._own, self._held = holding.arrays[place], None
+            self._own, self._held = holding.array(place), None
 
     def left(self, array: Any) -> None:
         """Brings home the value of one that a graph may use; the caller holds `MOVING`."""
