@@ -55,7 +55,9 @@ class Job(threading.Thread):
         environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
         environ |= {"TF_NUM_INTEROP_THREADS": "8", "TF_CPP_MIN_LOG_LEVEL": "2"}
         environ["PATH"] = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        inherited = {name: os.environ[name] for name in ("PYTHONPATH", "HOME") if name in os.environ}
+        inherited = {
+            name: os.environ[name] for name in ("PYTHONPATH", "HOME") if name in os.environ
+        }
         self._environ = inherited | environ
         # A container has its own /etc/hosts and its own host name.
         made = f"mount --bind {shlex.quote(str(names))} /etc/hosts; hostname train-{index}; "
@@ -108,7 +110,9 @@ def test_the_ranks_in_pods_meet_by_name_and_train_as_one(options, tmp_path):
     assert len({re.search("2 replicas, loss (.*)", pod.said[0])[1] for pod in pods}) == 1
 
 
-@pytest.mark.exhaustive("xla/test_joining.py::test_a_killed_rank_is_named_and_a_restart_has_the_bits_of_no_end")
+@pytest.mark.exhaustive(
+    "xla/test_joining.py::test_a_killed_rank_is_named_and_a_restart_has_the_bits_of_no_end"
+)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_pods_that_take_the_place_of_killed_ones_end_with_the_same_bits(rank, tmp_path):
     found = {}
