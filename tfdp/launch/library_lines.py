@@ -1,8 +1,8 @@
 """Which lines of a rank are those of libraries and tell a user nothing.
 
-On standard error they are TensorFlow's information as it starts, and what it logs in each rank whose
-collectives end because another rank has failed: the launcher says which rank that was, and why. On
-standard output gloo, which JAX uses on CPUs, says for each device that it is connected.
+On standard error they are TensorFlow's information as it starts, and what it logs in each rank
+whose collectives end because another rank has failed: the launcher says which rank that was, and
+why. On standard output gloo, which JAX uses on CPUs, says for each device that it is connected.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ from tfdp.xla.relay import relayed
 
 _STARTUP_SECONDS = 300
 
-# JAX's goodbye waits so long for the last process, which may go on for as long as it wants; and so long
-# a process may give JAX no sign of life, since tfdp notices that.
+# JAX's goodbye waits so long for the last process, which may go on for as long as it wants; and so
+# long a process may give JAX no sign of life, since tfdp notices that.
 _NEVER_SECONDS = 10**6
 
 # The bytes in which process 0 tells where it listens.

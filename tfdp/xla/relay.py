@@ -1,8 +1,8 @@
 """A way to JAX's service that stays open where the process that has the service is lost.
 
-JAX's client aborts its process as soon as the connection to the service breaks. None of JAX's options
-keeps it from that: recoverable tasks need the service, and of Python's callback for the loss jaxlib
-cannot convert the argument. So the client is given a connection to its own process.
+JAX's client aborts its process as soon as the connection to the service breaks. None of JAX's
+options keeps it from that: recoverable tasks need the service, and of Python's callback for the
+loss jaxlib cannot convert the argument. So the client is given a connection to its own process.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _connections: list[tuple[socket.socket, socket.socket]] = []
 def relayed(host: str, port: int) -> Iterator[str]:
     """Passes on, to a service and back, what connects to this process within the context.
 
-    A connection that was made in time goes on after the context. Where the service is lost the client
-    hears nothing more, and nothing of the loss: others must notice it.
+    A connection that was made in time goes on after the context. Where the service is lost the
+    client hears nothing more, and nothing of the loss: others must notice it.
 
     Args:
       host: The host of the service.
