@@ -19,7 +19,8 @@ def train(config):
 
     import tfdp
 
-    strategy = tfdp.DataParallelStrategy()  # reads the TF_CONFIG that Ray sets
+    # Reads the TF_CONFIG that Ray sets.
+    strategy = tfdp.XLAStrategy() if config["xla"] else tfdp.DataParallelStrategy()
 
     keras.utils.set_random_seed(1)
     rng = np.random.default_rng(1)  # every rank holds the same data, and trains on its share
@@ -52,6 +53,7 @@ def main():
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--ranks", default="2", help="how many, or MIN:MAX for Ray to choose")
     parser.add_argument("--checkpoints", required=True, help="a folder that all hosts see")
+    parser.add_argument("--xla", action="store_true", help="run by XLA and JAX: GPUs and TPUs")
     arguments = parser.parse_args()
 
     # What the ranks know each other by, threads for the input, and oneDNN's dense layers, which on
@@ -63,10 +65,11 @@ def main():
     }
     ray.init(runtime_env={"env_vars": variables})
     folder = os.path.abspath(arguments.checkpoints)
+    config = {"epochs": arguments.epochs, "checkpoints": folder, "xla": arguments.xla}
     ranks = tuple(map(int, arguments.ranks.split(":")))
     trainer = TensorflowTrainer(
         train,
-        train_loop_config={"epochs": arguments.epochs, "checkpoints": folder},
+        train_loop_config=config,
         scaling_config=ScalingConfig(num_workers=ranks if ranks[1:] else ranks[0]),
         run_config=RunConfig(
             storage_path=os.path.join(folder, "ray"),

@@ -160,6 +160,16 @@ def test_what_tensorflow_logs_of_others_failures_is_in_the_log_and_shown_where_a
     assert shown.splitlines() == [f"[0] {line}" for line in lines]
 
 
+def test_what_gloo_says_of_its_connections_is_in_the_log_and_shown_where_asked_for(runs):
+    said = "[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of ... ranks is : 1"
+    script = runs.script(f"print({said!r}); print('[Gloo] is mine'); marked()")
+    shown = runs.run("-n", 1, "--log-dir", "logs", script, TF_CPP_MIN_LOG_LEVEL="2").out
+    assert shown == "[0] [Gloo] is mine\n"
+    assert (runs.folder / "logs" / "rank-0.log").read_text() == f"{said}\n[Gloo] is mine\n"
+    shown = runs.run("-n", 1, script, TF_CPP_MIN_LOG_LEVEL="0").out
+    assert shown == f"[0] {said}\n[0] [Gloo] is mine\n"
+
+
 def test_a_command_that_does_not_exist_starts_nothing(runs):
     for word in ("no-such-program", "no_such_script.py"):
         outcome = runs.run("-n", 2, "--log-dir", "logs", word)

@@ -39,13 +39,16 @@ def workers(mark):
     return found
 
 
-def test_ray_starts_the_ranks_again_after_a_kill_and_they_go_on(tmp_path):
+@pytest.mark.parametrize("options", [(), ("--xla",)])
+def test_ray_starts_the_ranks_again_after_a_kill_and_they_go_on(options, tmp_path):
     mark = str(uuid.uuid4())
     environ = {**os.environ, "TFDP_TEST_MARK": mark, "RAY_USAGE_STATS_ENABLED": "0"}
-    command = [sys.executable, "ray_train.py", "--epochs", str(EPOCHS), "--checkpoints"]
+    environ["JAX_NUM_CPU_DEVICES"] = "1"
+    options = [*options, "--epochs", str(EPOCHS)]
+    command = [sys.executable, "ray_train.py", *options, "--checkpoints", tmp_path / "kept"]
     with open(tmp_path / "output", "wb") as output:
         run = subprocess.Popen(
-            [*command, str(tmp_path / "kept")],
+            list(map(str, command)),
             cwd=EXAMPLES,
             env=environ,
             stdout=output,
@@ -66,8 +69,9 @@ def test_ray_starts_the_ranks_again_after_a_kill_and_they_go_on(tmp_path):
     assert "The training goes on from" in said
     (under_ray,) = set(re.findall(rf"{EPOCHS} epochs, loss ([0-9.]+)", said))
     alone = subprocess.run(
-        [sys.executable, "train.py", "--epochs", str(EPOCHS)],
+        [sys.executable, "train.py", *options],
         cwd=EXAMPLES,
+        env=environ,
         capture_output=True,
         text=True,
         check=True,

@@ -223,6 +223,17 @@ def test_a_sharded_optimizer_needs_less_memory_on_a_tpu(for_tpus):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1600)
+@pytest.mark.exhaustive(
+    "xla/test_gathers.py::test_each_layer_gathers_its_weight_forward_and_backward"
+)
+def test_a_weight_is_gathered_on_tpus_at_once_and_not_in_a_loop_of_its_product(for_tpus):
+    found = for_tpus["large activations"]
+    # Two kernels forward, and the second one once more backward.
+    assert found["all-gather"] == 3 and set(found) == {"all-gather", "all-reduce"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1600)
 @pytest.mark.exhaustive("xla/test_facts.py::test_a_callback_is_a_transfer_to_the_host")
 def test_a_callback_in_a_program_for_tpus_is_seen(for_tpus):
     assert for_tpus["callback"] == ["send", "recv"]

@@ -78,6 +78,7 @@ def test_a_training_goes_on_with_fewer_and_with_more_processes_within_rounding(t
             "must make the same program of 'train_step'.*rank 1 it differs: .*dense<3.*dense<2",
         ),
         ("killed", 0, "Rank 1: lost rank 0: its connection broke"),
+        ("killed at rest", 0, "GOT RankLostError at .* Rank 1: lost rank 0: its connection broke"),
         ("raises", 0, "Rank 1: lost rank 0: its script ended with ValueError: a mistake of one"),
         ("raises", 1, "Rank 0: lost rank 1: its script ended with ValueError: a mistake of one"),
         ("leaves", 0, "rank 0 of 2 ended with exit code 0 before the others were done"),

@@ -19,7 +19,7 @@ from tfdp.cluster.run_status import (
     steps_begun,
 )
 from tfdp.files import temporary_folder
-from tfdp.launch import tensorflow_lines
+from tfdp.launch import library_lines
 from tfdp.launch.hangs import Hangs
 from tfdp.launch.mpiexec import environment, words
 from tfdp.launch.output import Outlet, RankStream, Sink, open_logs
@@ -187,9 +187,9 @@ def _shown(
     """Begins to pass on a process' standard output and standard error."""
     label = "mpiexec" if process.rank == MPI_LAUNCHER else str(process.rank)
     log = logs.get(process.rank)
-    output = RankStream(label, process.stdout, sink, sink.stdout, log)
-    is_hidden = tensorflow_lines.hidden_ones(os.environ)
-    errors = RankStream(label, process.stderr, sink, sink.stderr, log, is_hidden)
+    in_output, in_errors = library_lines.hidden_ones(os.environ)
+    output = RankStream(label, process.stdout, sink, sink.stdout, log, in_output)
+    errors = RankStream(label, process.stderr, sink, sink.stderr, log, in_errors)
     output.start()
     try:
         errors.start()

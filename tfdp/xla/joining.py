@@ -27,11 +27,13 @@ from tfdp.xla import accelerators, pending
 from tfdp.xla._jax import backend_has_started, coordinator_address, jax
 from tfdp.xla.arrays import of_first
 from tfdp.xla.processes import Processes
+from tfdp.xla.relay import relayed
 
 _STARTUP_SECONDS = 300
 
-# JAX's goodbye waits so long for the last process, which may go on for as long as it wants.
-_GOODBYE_SECONDS = 10**6
+# JAX's goodbye waits so long for the last process, which may go on for as long as it wants; and so
+# long a process may give JAX no sign of life, since tfdp notices that.
+_NEVER_SECONDS = 10**6
 
 # The bytes in which process 0 tells where it listens.
 _MOST_BYTES = 1024
@@ -46,7 +48,7 @@ def join() -> None:
     1. The processes meet at rank 0's address, as those of `DataParallelStrategy` do, and compare
        versions and what JAX will run on.
     2. Rank 0 reserves that port once more, or another one if a stranger took it meanwhile, and
-       tells it. JAX's service listens there, and all connect to it.
+       tells it. JAX's service listens there, and all connect to it, the others by a relay.
 
     Where `jax.distributed.initialize` has been called, its processes are taken.
 
@@ -124,18 +126,19 @@ def _initialize(
     if getattr(jax.config, "jax_cpu_collectives_implementation", None) is None:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
     everywhere = "[::]" if guard is None or guard.family == socket.AF_INET6 else "0.0.0.0"
-    jax.distributed.initialize(
-        join_address(host, port),
-        found.world_size,
-        found.rank,
-        local_device_ids=numbers or None,
-        cluster_detection_method="deactivate",
-        initialization_timeout=_STARTUP_SECONDS,
-        shutdown_timeout_seconds=_GOODBYE_SECONDS,
-        coordinator_bind_address=(
-            join_address(host, port) if is_loopback(host) else f"{everywhere}:{port}"
-        ),
-    )
+    own = join_address(host, port)
+    with relayed(host, port) if guard is None else contextlib.nullcontext(own) as address:
+        jax.distributed.initialize(
+            address,
+            found.world_size,
+            found.rank,
+            local_device_ids=numbers or None,
+            cluster_detection_method="deactivate",
+            initialization_timeout=_STARTUP_SECONDS,
+            heartbeat_timeout_seconds=_NEVER_SECONDS,
+            shutdown_timeout_seconds=_NEVER_SECONDS,
+            coordinator_bind_address=own if is_loopback(host) else f"{everywhere}:{port}",
+        )
     if guard is not None:
         if networks is None or is_loopback(host):
             guard.close()
@@ -214,7 +217,8 @@ def _joined_by_user() -> Processes | None:
         address, made = json.loads(of_first(told).tobytes().rstrip(b"\0"))
         found = Cluster(rank, size, address, source="jax.distributed")
         shared = secret.in_environment() or made
-        return Processes(found, _met(found, accelerators.gpus_of_host(), shared, listener))
+        meeting = _met(found, accelerators.gpus_of_host(), shared, listener)
+        return Processes(found, meeting, aborted_with_first=True)
 
 
 def _listening(host: str) -> socket.socket:

@@ -45,16 +45,20 @@ class Processes(Meetings, OneProcess):
     no sign of life for a minute, or where it goes on after an error and they wait for it; and every
     wait on the board has a deadline. Of a program that waits for a process which is lost nothing
     wakes Python: then a thread says which and why, and ends this process. A process that fails ends
-    without JAX' own goodbye, for which all would have to come. Where the first process is lost, JAX
-    aborts the others, for they have met there: they say so, and end before.
+    without JAX' own goodbye, for which all would have to come.
 
     Args:
       cluster: Which of how many processes this is.
       meeting: Their meeting.
+      aborted_with_first: Whether JAX aborts this process where it loses the first one, since it is
+        connected to that without a relay. Then it says so, and ends before.
     """
 
-    def __init__(self, cluster: Cluster, meeting: Meeting) -> None:
+    def __init__(
+        self, cluster: Cluster, meeting: Meeting, aborted_with_first: bool = False
+    ) -> None:
         super().__init__()
+        self._is_aborted = aborted_with_first and cluster.rank > 0
         self.rank, self.world_size = cluster.rank, cluster.world_size
         self.hosts = meeting.host_numbers
         self.board = Board(self.rank, self.world_size, meeting.connections, _TIMEOUT_SECONDS)
@@ -152,7 +156,7 @@ class Processes(Meetings, OneProcess):
         """Ends this process where it waits for another one in vain, or for JAX to abort it."""
         if self._has_ended.is_set():
             _end_here(0)
-        is_of_jax = self.rank > 0 and f"{LOST_RANK_MARK} 0:" in str(error)
+        is_of_jax = self._is_aborted and f"{LOST_RANK_MARK} 0:" in str(error)
         if is_of_jax or pending.is_any():  # gloo may abort as well, where its data end midway
             print(_in_words(error), file=sys.stderr, flush=True)
         if is_of_jax:

@@ -195,7 +195,7 @@ class Program:
             with warnings.compiling(self._layouts):
                 if self._layouts.shard == "parameters" and self._layouts.platform == "cpu":
                     return compiled_for_memory(partitioned)
-                return partitioned.compile(_options(self._layouts.platform))
+                return partitioned.compile(_options(self._layouts.platform, self._layouts.shard))
         except jax.errors.JaxRuntimeError as error:
             said = str(error).split("\n", maxsplit=1)[0]
             if not said.startswith("RESOURCE_EXHAUSTED"):
@@ -263,13 +263,18 @@ class Program:
         return self._layouts.replicated if variable is None else self._layouts.of_variable(variable)
 
 
-def _options(platform: str) -> dict[str, Any]:
+def _options(platform: str, shard: str | None = None) -> dict[str, Any]:
     """Returns the options of XLA's compiler for devices of a kind.
 
-    On GPUs it sums as threads arrive where it may, such as the gradients of tables.
+    On GPUs it sums as threads arrive where it may, such as the gradients of tables. For TPUs it
+    makes of a gather and its product a loop over the parts of a weight, whose results are whole
+    activations in float32, where a product fused with what follows leaves them in bfloat16.
     """
-    asked = platform == "gpu" and determinism.are_operations_deterministic()
-    return {"xla_gpu_deterministic_ops": True} if asked else {}
+    if platform == "gpu" and determinism.are_operations_deterministic():
+        return {"xla_gpu_deterministic_ops": True}
+    if platform == "tpu" and shard == "parameters":
+        return {"xla_jf_spmd_threshold_for_windowed_einsum_mib": 2**20}  # never
+    return {}
 
 
 def _call(module: str, like: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:

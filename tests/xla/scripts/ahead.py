@@ -106,6 +106,20 @@ def convolved():
     return program.ahead(tf.TensorSpec([16, 8, 8, 4]), tf.TensorSpec([3, 3, 4, 4])).collectives
 
 
+def of_large_activations():
+    """The collectives of a step whose weights are cut and small beside what is computed of a batch.
+
+    XLA would make loops of their products.
+    """
+    strategy = tfdp.XLAStrategy("v5e:2x4", shard="parameters")
+    with strategy.scope():
+        dense = layers.Dense(1024, "relu"), layers.Dense(256)
+        model = keras.Sequential([keras.Input([256]), *dense])
+        model.compile("sgd", "mse")
+    batch = tf.TensorSpec([2**16, 256])
+    return strategy.compile_ahead(model, (batch, batch)).collectives
+
+
 def too_large():
     program = tfdp.XLAStrategy("v5e:2x2").partitioned(lambda x: x * 2)
     try:
@@ -121,7 +135,7 @@ found = {
 }
 found["v5e:2x2"]["sharded"] = step("v5e:2x2", mlp, "optimizer")
 found["callback"], found["too large"] = with_a_callback(), too_large()
-found["convolved"] = convolved()
+found["convolved"], found["large activations"] = convolved(), of_large_activations()
 levels = ("default", "high", "highest")
 found["precision"] = {level: cycles_of_a_product(level) for level in levels}
 print(json.dumps(found))

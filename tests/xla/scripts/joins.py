@@ -16,7 +16,9 @@ import tensorflow as tf
 import tfdp
 
 folder, how, rank = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-is_first = os.environ.get("TFDP_RESTART_COUNT", "0") == "0"
+# Which attempt this is, by `tfdp run` or by the test that replaces pods.
+attempt = os.environ.get("TFDP_RESTART_COUNT", os.environ.get("TFDP_TEST_POD", "0"))
+is_first = attempt == "0"
 if how == "unlike shard":
     strategy = tfdp.XLAStrategy(
         shard="optimizer" if os.environ["TF_CONFIG"].endswith("1}}") else None
@@ -31,6 +33,17 @@ fails = is_first and processes.rank == rank
 print(f"{strategy} in {processes.world_size} processes", flush=True)
 
 
+def rest(logs):
+    """Waits until no rank is in a program, and on the ranks that stay until another one is lost."""
+    float(logs["loss"])
+    (folder / f"rests-{processes.rank}").touch()
+    while len(list(folder.glob("rests-*"))) < processes.world_size:
+        time.sleep(0.05)
+    while not fails and processes.board.failure is None:
+        time.sleep(0.05)
+    time.sleep(0 if fails else 3)  # JAX would abort meanwhile
+
+
 class Fails(keras.callbacks.Callback):
     """Ends the rank in the midst of an epoch, after a checkpoint and some steps."""
 
@@ -38,11 +51,13 @@ class Fails(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         self.steps += 1
+        if how == "killed at rest" and self.steps == 6:
+            rest(logs)
         if not fails or self.steps != 6:
             return
         while not list(folder.glob("checkpoints/*.checkpoint")):
             time.sleep(0.05)  # rank 0 writes it meanwhile
-        if how == "killed":
+        if how.startswith("killed"):
             os.kill(os.getpid(), signal.SIGKILL)
         if how == "stopped":
             os.kill(os.getpid(), signal.SIGSTOP)
