@@ -1,13 +1,14 @@
-"""What is arithmetic on sizes is computed on the host, which alone needs it.
+"""What is arithmetic on sizes is computed once, on the host, which alone needs it.
 
 A GPU computes many of these few numbers in its own memory: products of sizes, and whatever is
 int64. An operation that then wants a shape has the host wait until the GPU has done all that it was
-given. Keras' own layers do so where a batch's length is open.
+given. Keras' own layers do so where a batch's length is open. A size that is cast to a float is
+cast before it is copied to a GPU, which launches nothing for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import tensorflow as tf
 
@@ -49,6 +50,7 @@ _BESIDE_GPU = {
     "ConcatV2",
     "Equal",
     "ExpandDims",
+    "Fill",
     "FloorDiv",
     "FloorMod",
     "Greater",
@@ -64,6 +66,7 @@ _BESIDE_GPU = {
     "Neg",
     "NotEqual",
     "Pack",
+    "Range",
     "Reshape",
     "Slice",
     "Squeeze",
@@ -75,7 +78,7 @@ _BESIDE_GPU = {
 
 
 def move(function: FunctionDef, sizes: Collection[str]) -> None:
-    """Puts operations of a function on the host.
+    """Writes equal sizes of a function once, and puts operations on the host.
 
     Those that wait for other operations stay where they are: the host would wait, too. So does what
     is made of constants alone, unless it is wanted there: TensorFlow makes one constant of it, and
@@ -85,10 +88,12 @@ def move(function: FunctionDef, sizes: Collection[str]) -> None:
       function: The function.
       sizes: The arguments that are sizes, by their names.
     """
+    _merge(function, sizes)
     known = set(sizes)
     constants: dict[str, NodeDef] = {}
     fixed: dict[str, NodeDef] = {}  # what is made of constants alone
     moved: list[NodeDef] = []
+    casts: dict[str, list[NodeDef]] = {}
     for node in function.node_def:  # what an operation needs is written before it
         if _is_small_constant(node):
             constants[node.name] = node
@@ -97,10 +102,14 @@ def move(function: FunctionDef, sizes: Collection[str]) -> None:
             known.add(node.name)
         elif _is_arithmetic(node, known):
             known.add(node.name)
-            if all(each.partition(":")[0] in constants | fixed for each in node.input):
+            if _is_fixed(node, constants | fixed):
                 fixed[node.name] = node
             elif _is_in_a_gpus_memory(node):
                 moved.append(node)
+        elif _is_cast(node, known) and not _is_fixed(node, constants | fixed):
+            casts.setdefault(node.input[0], []).append(node)
+    # A GPU that takes a size in two dtypes has it copied once, and casts it.
+    moved.extend(each for each, *others in casts.values() if not others)
     for node in moved:  # what they want is moved after them
         wanted = [fixed.pop(each.partition(":")[0], None) for each in node.input]
         moved.extend(each for each in wanted if each is not None)
@@ -120,6 +129,64 @@ def move(function: FunctionDef, sizes: Collection[str]) -> None:
         nodes = [*of_host.values(), *function.node_def]  # what is needed comes first
         del function.node_def[:]
         function.node_def.extend(nodes)
+
+
+def _merge(function: FunctionDef, sizes: Collection[str]) -> None:
+    """Leaves out what computes the same of sizes as an operation before it."""
+    known, instead = set(sizes), dict[str, str]()
+    firsts: dict[bytes, str] = {}
+    kept = []
+    for node in function.node_def:
+        for index, each in enumerate(node.input):
+            node.input[index] = _renamed(each, instead)
+        if _is_small_constant(node) or node.op in _SHAPES:
+            known.add(node.name)
+        elif _is_arithmetic(node, known) or _is_cast(node, known):
+            if not _is_cast(node, known):
+                known.add(node.name)
+            alike = NodeDef()
+            alike.CopyFrom(node)
+            alike.ClearField("name")
+            alike.ClearField("experimental_debug_info")
+            first = firsts.setdefault(alike.SerializeToString(deterministic=True), node.name)
+            if first != node.name:
+                instead[node.name] = first
+                continue
+        kept.append(node)
+    if instead:
+        kept = [*map(_copy, kept)]
+        del function.node_def[:]
+        function.node_def.extend(kept)
+        for returned in (function.ret, function.control_ret):
+            for key, each in list(returned.items()):
+                returned[key] = _renamed(each, instead)
+
+
+def _renamed(name: str, instead: Mapping[str, str]) -> str:
+    """Returns an operation's input, of the operation that stands for the one that is named."""
+    control, operation = name[: name.startswith("^")], name.removeprefix("^")
+    operation, colon, output = operation.partition(":")
+    return f"{control}{instead.get(operation, operation)}{colon}{output}"
+
+
+def _copy(node: NodeDef) -> NodeDef:
+    copy = NodeDef()
+    copy.CopyFrom(node)
+    return copy
+
+
+def _is_fixed(node: NodeDef, fixed: Collection[str]) -> bool:
+    return all(each.partition(":")[0] in fixed for each in node.input)
+
+
+def _is_cast(node: NodeDef, known: Collection[str]) -> bool:
+    """Returns whether an operation casts a size to a float."""
+    return (
+        node.op == "Cast"
+        and not node.device
+        and all(each.partition(":")[0] in known for each in node.input)
+        and tf.as_dtype(node.attr["DstT"].type).is_floating
+    )
 
 
 def _is_in_a_gpus_memory(node: NodeDef) -> bool:
