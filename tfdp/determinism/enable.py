@@ -13,7 +13,7 @@ from tfdp.determinism import _keras, state
 
 _SEEDS = 2**32  # as many as `numpy.random.seed` takes
 
-# With one of these cuBLAS gives each stream memory of its own. Without, it may choose another kernel
+# With one of these cuBLAS gives each stream memory of its own. Without, it may choose other kernels
 # where several streams of a GPU are busy, as with replicas on parts of one.
 _WORKSPACE, _WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
 
@@ -124,7 +124,7 @@ def _choose_workspace() -> None:
     chosen = os.environ.setdefault(_WORKSPACE, _WORKSPACES[0])
     if chosen not in _WORKSPACES:
         raise ValueError(
-            f"{_WORKSPACE} must be {' or '.join(_WORKSPACES)}, with which cuBLAS gives the same bits "
-            f"in each run, but it is {chosen!r}. Do `unset {_WORKSPACE}`, and "
+            f"{_WORKSPACE} must be {' or '.join(_WORKSPACES)}, with which cuBLAS gives the same "
+            f"bits in each run, but it is {chosen!r}. Do `unset {_WORKSPACE}`, and "
             "`tfdp.enable_determinism` sets it."
         )

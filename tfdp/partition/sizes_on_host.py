@@ -77,7 +77,7 @@ _BESIDE_GPU = {
 }
 
 
-def move(function: FunctionDef, sizes: Collection[str]) -> None:
+def move(function: FunctionDef, sizes: Collection[str]) -> dict[str, str]:
     """Writes equal sizes of a function once, and puts operations on the host.
 
     Those that wait for other operations stay where they are: the host would wait, too. So does what
@@ -87,8 +87,11 @@ def move(function: FunctionDef, sizes: Collection[str]) -> None:
     Args:
       function: The function.
       sizes: The arguments that are sizes, by their names.
+
+    Returns:
+      By the names of what is left out those of the operations that stand for it.
     """
-    _merge(function, sizes)
+    instead = _merge(function, sizes)
     known = set(sizes)
     constants: dict[str, NodeDef] = {}
     fixed: dict[str, NodeDef] = {}  # what is made of constants alone
@@ -129,21 +132,24 @@ def move(function: FunctionDef, sizes: Collection[str]) -> None:
         nodes = [*of_host.values(), *function.node_def]  # what is needed comes first
         del function.node_def[:]
         function.node_def.extend(nodes)
+    return instead
 
 
-def _merge(function: FunctionDef, sizes: Collection[str]) -> None:
+def _merge(function: FunctionDef, sizes: Collection[str]) -> dict[str, str]:
     """Leaves out what computes the same of sizes as an operation before it."""
     known, instead = set(sizes), dict[str, str]()
     firsts: dict[bytes, str] = {}
-    kept = []
-    for node in function.node_def:
+    left_out = []
+    for number, node in enumerate(function.node_def):
         for index, each in enumerate(node.input):
             node.input[index] = _renamed(each, instead)
         if _is_small_constant(node) or node.op in _SHAPES:
             known.add(node.name)
-        elif _is_arithmetic(node, known) or _is_cast(node, known):
-            if not _is_cast(node, known):
-                known.add(node.name)
+            continue
+        is_size = _is_arithmetic(node, known)
+        if is_size:
+            known.add(node.name)
+        if is_size or _is_cast(node, known):
             alike = NodeDef()
             alike.CopyFrom(node)
             alike.ClearField("name")
@@ -151,15 +157,13 @@ def _merge(function: FunctionDef, sizes: Collection[str]) -> None:
             first = firsts.setdefault(alike.SerializeToString(deterministic=True), node.name)
             if first != node.name:
                 instead[node.name] = first
-                continue
-        kept.append(node)
-    if instead:
-        kept = [*map(_copy, kept)]
-        del function.node_def[:]
-        function.node_def.extend(kept)
-        for returned in (function.ret, function.control_ret):
-            for key, each in list(returned.items()):
-                returned[key] = _renamed(each, instead)
+                left_out.append(number)
+    for number in reversed(left_out):
+        del function.node_def[number]
+    for returned in (function.ret, function.control_ret):
+        for key, each in list(returned.items()):
+            returned[key] = _renamed(each, instead)
+    return instead
 
 
 def _renamed(name: str, instead: Mapping[str, str]) -> str:
@@ -167,12 +171,6 @@ def _renamed(name: str, instead: Mapping[str, str]) -> str:
     control, operation = name[: name.startswith("^")], name.removeprefix("^")
     operation, colon, output = operation.partition(":")
     return f"{control}{instead.get(operation, operation)}{colon}{output}"
-
-
-def _copy(node: NodeDef) -> NodeDef:
-    copy = NodeDef()
-    copy.CopyFrom(node)
-    return copy
 
 
 def _is_fixed(node: NodeDef, fixed: Collection[str]) -> bool:
