@@ -29,8 +29,9 @@ LOOPS = {"While", "StatelessWhile"}
 SELDOM = {"EagerPyFunc", "IteratorGetNext"}
 # What gives a variable's memory, or its argument's.
 STILL = {
-    *("Bitcast", "Const", "EnsureShape", "ExpandDims", "Identity", "NoOp", "PreventGradient"),
-    *("ReadVariableOp", "Reshape", "Squeeze", "StopGradient", "VarHandleOp"),
+    *("Bitcast", "Const", "EnsureShape", "ExpandDims", "Identity", "IdentityN", "NoOp"),
+    *("OptionalGetValue", "PreventGradient", "ReadVariableOp", "Reshape", "Squeeze"),
+    *("StopGradient", "VarHandleOp"),
 }
 
 

@@ -64,21 +64,22 @@ def as_on_gpus(monkeypatch):
     monkeypatch.setattr(order_of_sums, "is_any", lambda devices: True)
 
 
-def traced(name, length, replicas, optimizer=keras.optimizers.Adam):
+def traced(name, length, replicas, optimizer=keras.optimizers.Adam, make=tfdp.DataParallelStrategy):
     """A training step of a model on batches of a length, and what must live as long.
 
-    `replicas` None: on one device.
+    `replicas` None: on one device. `make` makes the strategy of several.
     """
     if replicas is None:
         strategy = tf.distribute.OneDeviceStrategy("CPU:1")
     else:
-        strategy = tfdp.DataParallelStrategy([f"CPU:{each + 1}" for each in range(replicas)])
+        strategy = make([f"CPU:{each + 1}" for each in range(replicas)])
     keras.utils.clear_session(free_memory=False)
     with strategy.scope():
         model = MODELS[name]()
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(optimizer(), loss, metrics=["accuracy"], jit_compile=False)
         model.optimizer.build(model.trainable_variables)
+        model._compile_metrics.build(tf.zeros(2, "int32"), tf.zeros([2, 3]))
     (inputs,) = model.inputs
     x = np.ones([64, *inputs.shape[1:]], inputs.dtype)
     batches = tf.data.Dataset.from_tensor_slices((x, np.zeros(64, "int32")))
@@ -86,11 +87,11 @@ def traced(name, length, replicas, optimizer=keras.optimizers.Adam):
     batches = batches.batch(length, drop_remainder=64 % length == 0)
     iterator = iter(strategy.experimental_distribute_dataset(batches))
 
-    if replicas is None:
-        run = functools.partial(_run_on_one, strategy, model.train_step)
-    else:
+    if isinstance(strategy, tfdp.DataParallelStrategy):
         iterator = strategy.extended.cuts(iterator)
         run = strategy.partitioned(model.train_step).on_shares
+    else:
+        run = functools.partial(_run_as_it_is, strategy, model.train_step)
 
     @tf.function(autograph=False)
     def step(iterator):
@@ -99,7 +100,7 @@ def traced(name, length, replicas, optimizer=keras.optimizers.Adam):
     return step.get_concrete_function(iterator), (step, model, iterator)
 
 
-def _run_on_one(strategy, step, batch):
+def _run_as_it_is(strategy, step, batch):
     return strategy.run(step, args=(batch,))
 
 

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -16,6 +17,7 @@ from tfdp import determinism
 from tfdp.determinism import state
 
 TRAINS = pathlib.Path(__file__).parent / "scripts" / "trains.py"
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 CLUSTER = [sys.executable, "-m", "tfdp.cli", "run", "-n", "2", "--timeout", "280", "--"]
 
 
@@ -163,6 +165,8 @@ def recorded(monkeypatch):
 
     calls = []
     monkeypatch.setattr(state, "_STATE", state._State())
+    monkeypatch.setenv(WORKSPACE, "")  # and as it was after the test
+    monkeypatch.delenv(WORKSPACE)
     monkeypatch.setattr(
         tf.config.experimental, "enable_op_determinism", lambda: calls.append("determinism")
     )
@@ -194,3 +198,29 @@ def test_the_seeds_are_those_that_were_set_last(recorded):
     tf.random.set_seed(5)
     found = {"seed": 5, "set_by": "tf.random.set_seed", "deterministic": False}
     assert determinism.seeds() == found
+
+
+@pytest.mark.parametrize(
+    ("given", "chosen"), [(None, ":4096:8"), (":4096:8", ":4096:8"), (":16:8", ":16:8")]
+)
+def test_streams_of_a_gpu_have_workspaces_of_their_own(recorded, monkeypatch, given, chosen):
+    if given is not None:
+        monkeypatch.setenv(WORKSPACE, given)
+    determinism.enable_determinism(1)
+    assert os.environ[WORKSPACE] == chosen
+    assert recorded == ["determinism"]
+
+
+def test_a_workspace_with_which_cublas_does_not_repeat_itself_is_refused(recorded, monkeypatch):
+    monkeypatch.setenv(WORKSPACE, ":0:0")
+    with pytest.raises(ValueError, match=r"or :16:8, .* but it is ':0:0'. Do `unset CUBLAS_"):
+        determinism.enable_determinism(1)
+    assert not recorded and determinism.chosen_seed() is None
+
+
+def test_libraries_of_the_process_read_the_workspace():
+    read = (
+        "import ctypes; tfdp.enable_determinism(1); getenv = ctypes.CDLL(None).getenv;"
+        "getenv.restype = ctypes.c_char_p; print(getenv(b'CUBLAS_WORKSPACE_CONFIG').decode())"
+    )
+    assert run(["-c", IMPORTS + read]).splitlines()[-1] == ":4096:8"

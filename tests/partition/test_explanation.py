@@ -72,6 +72,32 @@ def test_products_that_are_not_divided_are_counted(made):
     assert "1 of 2 products is not divided." in " ".join(explanation.text().split())
 
 
+@pytest.mark.parametrize("kind", ["StatelessWhile", "StatelessIf"])
+def test_what_a_loop_or_a_branch_makes_whole_is_told_with_all_that_follows(kind):
+    def chosen(x):
+        return tf.boolean_mask(tf.matmul(x, tf.ones([2, 2])), x[:, 0] > 0)
+
+    def function(x):
+        if kind == "StatelessIf":
+            x = tf.cond(tf.reduce_sum(x) > 0, lambda: chosen(x), lambda: x)
+        else:
+            shapes = [tf.TensorShape([]), tf.TensorShape([None, 2])]
+            loop = tf.while_loop(lambda i, _: i < 2, _rounds(chosen), [0, x], shapes)
+            x = loop[1]
+        return tf.matmul(x, tf.ones([2, 2]))
+
+    explanation = explain(program(function, ROWS))
+    (facts,) = (each for each in explanation.whole if each.operation == kind)
+    assert facts.reason == "what it gives may have another size or cut" and facts.tensors == 1
+    divided = kind == "StatelessIf"  # the product in the branch, of examples
+    assert explanation.undivided == explanation.total.products - divided
+    assert explanation.gathered.types["MatMul"] == explanation.undivided
+
+
+def _rounds(made):
+    return lambda i, x: (i + 1, made(x))
+
+
 def test_a_chain_is_counted(made):
     explanation = explain(made)
     assert explanation.chain == 3  # the sum, the maximum in the loop, and that in the branch

@@ -39,7 +39,7 @@ def test_products_of_sizes_are_on_the_host():
 
 def test_what_is_no_size_stays_on_the_device():
     def of_examples(x, labels):
-        return tf.reduce_prod(x), tf.reduce_prod(labels), tf.cast(tf.shape(x)[0], tf.float32)
+        return tf.reduce_prod(x), tf.reduce_prod(labels), tf.shape(x)[0]
 
     x, labels = np.ones([7, 2], "f"), np.ones(7, "i4")
     check(of_examples, x, labels)
@@ -74,5 +74,28 @@ def test_the_length_of_a_batch_is_one_number():
 
     x = np.ones([7, 2], "f")
     check(lengths, x)
-    cast = {node.input[0] for node in devices_of(lengths, x).values() if node.op == "Cast"}
-    assert len(cast) == 1, cast
+    nodes = devices_of(lengths, x)
+    assert [node.op for node in nodes.values()].count("Cast") == 1
+    assert on_host(nodes) == {"Cast"}  # a GPU is given the float, and launches nothing
+
+
+def test_a_size_in_two_dtypes_is_copied_once_and_cast_where_it_is_wanted():
+    def lengths(x):
+        return [tf.cast(tf.shape(x)[0], dtype) for dtype in (tf.float32, tf.float64)]
+
+    x = np.ones([7, 2], "f")
+    check(lengths, x)
+    assert not on_host(devices_of(lengths, x))
+
+
+def test_equal_sizes_are_computed_once():
+    def shaped(x):
+        doubled = [tf.fill([tf.shape(each)[0], 6], 2.0) for each in (x, x + 1)]
+        return tf.add_n(doubled), [2 * tf.size(each) for each in (x, x + 1)], 3 * tf.size(x)
+
+    x = np.ones([7, 2], "f")
+    check(shaped, x)
+    nodes = devices_of(shaped, x).values()
+    alike = [(node.op, *node.input) for node in nodes if node.op in ("Mul", "Pack")]
+    assert alike and len(alike) == len(set(alike))
+    assert sum(node.op == "Mul" and "Const" not in node.name for node in nodes) > 1

@@ -21,13 +21,17 @@ MORE_COPIES = {"embedding": 1, "transformer": 1}
 
 # For each replica: what is made of lengths, which one device has as constants where all batches are
 # of one size; and indices of int32, which the loop over time and the table have on the host.
-MORE_UPLOADS = {"cnn": 3, "embedding": 2, "lstm": 4, "transformer": 6}
+MORE_UPLOADS = {"cnn": 3, "embedding": 1, "lstm": 4, "transformer": 5}
 
 # For each replica: sums, what joins and divides their buckets, and zeros in the place of stand-ins.
-MORE_LAUNCHES = 30
+MORE_LAUNCHES = 7
 # What moments take to be one sum: a mean, a norm, and what joins and splits them. And what
 # is made of lengths, which one device has as constants where all batches are of one size.
-MORE_OF_LAYERS = {"cnn": 20, "transformer": 11}
+MORE_OF_LAYERS = {"cnn": 33}
+
+# Without moments of all replicas' examples, and without rows of tables, which MirroredStrategy
+# gathers.
+BESIDE_MIRRORED = ("mlp", "lstm")
 
 pytestmark = [
     harness.in_one_process,
@@ -57,6 +61,17 @@ def test_replicas_wait_for_gpus_no_more_than_one_device_does(name, length):
     more = MORE_LAUNCHES + MORE_OF_LAYERS.get(name, 0)
     most = gpu_steps.REPLICAS * (len(one.launches) + more)
     assert len(several.launches) <= most, several.launches
+
+
+@pytest.mark.parametrize("name", tiers.first_of(*BESIDE_MIRRORED))
+def test_replicas_launch_no_more_than_those_of_mirrored_strategy(name):
+    length, replicas = gpu_steps.LENGTHS["even"], gpu_steps.REPLICAS
+    make = tf.distribute.MirroredStrategy
+    step, _alive = gpu_steps.traced(name, length, replicas, make=make)
+    stock = gpu_placing.Placing(TABLE["kernels"]).of(step)
+    own = placed(name, "even", replicas)
+    assert 0 < len(own.launches) <= len(stock.launches)
+    assert len(own.copies) <= len(stock.copies)
 
 
 @pytest.mark.parametrize("name", gpu_steps.MODELS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from typing import Any
 
 import keras
@@ -12,11 +13,15 @@ from tfdp.determinism import _keras, state
 
 _SEEDS = 2**32  # as many as `numpy.random.seed` takes
 
+# With one of these cuBLAS gives each stream memory of its own. Without, it may choose other kernels
+# where several streams of a GPU are busy, as with replicas on parts of one.
+_WORKSPACE, _WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
+
 
 def enable_determinism(seed: int) -> None:
     """Makes a repeated run bit-equal: weights and logs, on one machine and cluster shape.
 
-    Call it first, after the imports, and on every rank with the same seed. It has three effects:
+    Call it first, after the imports, and on every rank with the same seed. It has four effects:
 
     1. `keras.utils.set_random_seed(seed)`: initial weights, dropout, augmentation by layers,
        `fit`'s shuffling, `Dataset.shuffle`, Python's `random` and NumPy's global generator follow
@@ -28,6 +33,9 @@ def enable_determinism(seed: int) -> None:
     3. Strategies compare the seed over the ranks, and refuse `topology="auto"` unless
        `TFDP_TOPOLOGY_FILE` keeps its decision: "auto" measures, and other measurements would lead
        to another order of summation. The order of the other topologies is always the same.
+    4. `CUBLAS_WORKSPACE_CONFIG` is set to ":4096:8" where it is not set: on a GPU that computes for
+       several replicas at a time, cuBLAS chooses its kernels alike in each run only so.
+       `TF_DETERMINISTIC_OPS` need not be set, which TensorFlow reads in place of 2.
 
     Equal runs need the same program, data, versions, number of replicas and processes, kind of
     machine and number of threads (which follow from the cores that a process may use, unless
@@ -49,7 +57,8 @@ def enable_determinism(seed: int) -> None:
 
     Raises:
       TypeError: `seed` is no whole number.
-      ValueError: `seed` is out of range.
+      ValueError: `seed` is out of range, or `CUBLAS_WORKSPACE_CONFIG` has a value with which cuBLAS
+        does not repeat itself.
       RuntimeError: The first call comes too late: a strategy of tfdp or an object of Keras was
         made, which may have drawn random numbers or measured.
 
@@ -71,6 +80,7 @@ def enable_determinism(seed: int) -> None:
     number = _checked(seed)
     if state.chosen_seed() is None:
         _check_comes_first()
+    _choose_workspace()
     keras.utils.set_random_seed(number)
     _keras.forget_global_generator()
     tf.config.experimental.enable_op_determinism()
@@ -106,4 +116,15 @@ def _check_comes_first() -> None:
             "`tfdp.enable_determinism` must be called before anything of Keras is made, which may "
             f"draw random numbers, but this process has made: {', '.join(made[:5])}. Call it right "
             "after the imports, or do `keras.utils.clear_session()` first and make all of it anew."
+        )
+
+
+def _choose_workspace() -> None:
+    """Has cuBLAS, which reads the variable when it first computes, repeat itself."""
+    chosen = os.environ.setdefault(_WORKSPACE, _WORKSPACES[0])
+    if chosen not in _WORKSPACES:
+        raise ValueError(
+            f"{_WORKSPACE} must be {' or '.join(_WORKSPACES)}, with which cuBLAS gives the same "
+            f"bits in each run, but it is {chosen!r}. Do `unset {_WORKSPACE}`, and "
+            "`tfdp.enable_determinism` sets it."
         )

@@ -277,7 +277,7 @@ class Conversions:
             count = self.write.constant(self.program.num_replicas, output.dtype)
             return self.write.divide(output, count)
         is_first = self.program.flag("zero", self.program.rank)
-        return self.write.select(is_first, output, self.write.zeros_like(output))
+        return self.write.select(is_first, output, 0)
 
     def masked(self, output: Output, layout: Sharded, fill: float | bool | str = 0) -> Output:
         """Returns a summand, or the operand of a contraction, with `fill` in place of stand-ins."""

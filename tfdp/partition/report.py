@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -208,6 +208,30 @@ class Report:
                 found.append(f"{each.kind} of {what} for {each.operation} at {each.line}")
         more = len(found) - _MOST_NAMED
         return [*found[:_MOST_NAMED], *([f"or one of {more} more"] if more > 0 else [])]
+
+    def rename(self, function: str, instead: Mapping[str, str]) -> None:
+        """Has what is recorded name the operations that stand for others of a function.
+
+        Args:
+          function: The function.
+          instead: Their names by those of what is left out of it.
+
+        >>> report = Report(2)
+        >>> report.computed.append(Computed("Cast", EVERYWHERE, "program", ["Cast_1"]))
+        >>> report.rename("program", {"Cast_1": "Cast"})
+        >>> report.computed[0].nodes
+        ['Cast']
+        """
+        for index, each in enumerate(self.computed):
+            if each.function == function and not instead.keys().isdisjoint(each.nodes):
+                nodes = [instead.get(name, name) for name in each.nodes]
+                self.computed[index] = dataclasses.replace(each, nodes=nodes)
+        for exchanged in self.exchanged:
+            if exchanged.function == function:
+                exchanged.contents = [
+                    dataclasses.replace(each, node=instead.get(each.node, each.node))
+                    for each in exchanged.contents
+                ]
 
     def mark(self) -> tuple[int, ...]:
         """Returns a place to go back to."""

@@ -90,6 +90,25 @@ def test_means_are_of_axes_whose_length_is_known_when_the_step_runs(length, repl
     check(function, numbers(length, 6), replicas=replicas, whole=None)
 
 
+def test_a_sum_over_no_axes_is_not_computed():
+    def gradient(x, scale):
+        with tf.GradientTape() as tape:
+            tape.watch([x, scale])
+            y = tf.exp(x) * scale  # may be broadcast, as far as the trace knows
+        return tape.gradient(y, [x, scale])
+
+    x, scale = np.random.default_rng(0).normal(size=(2, 7, 3)).astype("f")
+    traced = tf.function(gradient, input_signature=[tf.TensorSpec([None, 3])] * 2)
+    operations = traced.get_concrete_function().graph.get_operations()
+    assert [each.type for each in operations].count("Sum") == 2
+    check(gradient, x, scale)
+    partitioned = strategy(3).partitioned(gradient)
+    partitioned(x, scale)
+    program = partitioned._latest.program
+    nodes = [each for function in program.functions for each in function.node_def]
+    assert "Sum" not in {each.op for each in nodes}
+
+
 def test_norms_of_whole_numbers_are_computed_whole():
     def function(x):
         return tf.math.reduce_euclidean_norm(x, 0)

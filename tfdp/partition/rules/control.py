@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from tfdp.partition.conversions import Waiting
-from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Listed, Sharded, join
+from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout
 from tfdp.partition.list_conversions import MixedError
+from tfdp.partition.report import Whole
+from tfdp.partition.rules.carried import (
+    Carried,
+    cause_of,
+    common_entries,
+    common_shape,
+    is_cut,
+    joined_layout,
+)
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.source import SourceGraph, SourceTensor
-from tfdp.partition.tensors import LoopVariable, Tensor, static_shape
+from tfdp.partition.source import SourceGraph
+from tfdp.partition.tensors import Tensor
 from tfdp.partition.writing import Called, Output, Writer, unique_name
 
 # More rounds than layouts can change in: each only goes towards whole.
@@ -109,9 +116,14 @@ def branch(step: Step) -> Results:
     for body in bodies:
         body.run([tensor.within() for tensor in given])
     every = [body.outputs for body in bodies]
-    layouts = [_joined(outputs) for outputs in zip(*every, strict=True)]
+    layouts = [joined_layout(outputs) for outputs in zip(*every, strict=True)]
     if is_own:
         layouts = [LOCAL for _ in layouts]
+    causes = [
+        cause_of(step, tensors, layout)
+        for tensors, layout in zip(zip(*every, strict=True), layouts, strict=True)
+    ]
+    _note(step, causes, zip(*every, strict=True))
     outputs = [body.converted(layouts) for body in bodies]
     captures = list(dict.fromkeys(each for body in bodies for each in body.writer.captures))
     captures += [
@@ -145,11 +157,12 @@ def branch(step: Step) -> Results:
     if communicates and is_own:
         raise ValueError("each replica chooses by itself a branch in which they communicate")
     results = step.program.in_order(step.writer, write) if communicates else write()
-    shapes = [_common_shape(step, outputs) for outputs in zip(*every, strict=True)]
-    entries = [_common_entries(step, outputs) for outputs in zip(*every, strict=True)]
+    shapes = [common_shape(step, outputs) for outputs in zip(*every, strict=True)]
+    entries = [common_entries(step, outputs) for outputs in zip(*every, strict=True)]
     found = step.results(results, layouts, shapes, entries)
-    for tensor, each in zip(found, zip(*every, strict=True), strict=True):
+    for tensor, each, cause in zip(found, zip(*every, strict=True), causes, strict=True):
         tensor.variables = frozenset().union(*(own.variables for own in each))
+        tensor.cause = cause
     return found
 
 
@@ -158,14 +171,15 @@ def branch(step: Step) -> Results:
 def loop(step: Step) -> Results:
     """Gives what can hold the inputs and what the body makes of them, by a fixed point.
 
-    What the body leaves as it is keeps its layout; where the body needs it whole, it is sent once,
+    A variable of rows of which a round may leave any number is whole, and gathered once. What the
+    body leaves as it is keeps its layout; where the body needs it whole, it is sent once,
     before the loop. What the body only adds summands to is a summand until after the loop. What it
     then needs summed is whole in each round.
     """
     body_graph, condition_graph = step.op.function("body"), step.op.function("cond")
     fixed = [_is_passed(body_graph, index) for index in range(len(step.inputs))]
     carried = [index for index, is_fixed in enumerate(fixed) if not is_fixed]
-    state = [_Carried.of(step.inputs[index], body_graph.inputs[index]) for index in carried]
+    state = [Carried.of(step.inputs[index], body_graph.inputs[index]) for index in carried]
     for _ in range(_MOST_ROUNDS + 2 * len(carried)):
         mark = step.program.mark()
         condition = Body(step, condition_graph, "loop_condition")
@@ -177,7 +191,7 @@ def loop(step: Step) -> Results:
             step.program.go_back(mark, step.writer)
             raise
         after = [
-            each.joined(step, body.outputs[index])
+            each.joined(step, step.inputs[index], body.outputs[index])
             for each, index in zip(state, carried, strict=True)
         ]
         if all(a.equals(b) for a, b in zip(state, after, strict=True)):
@@ -206,6 +220,11 @@ def loop(step: Step) -> Results:
         "body": Called(body.finish([*results, *passed], captures)),
         "cond": Called(condition.finish(decided, captures)),
     }
+    causes = [
+        each.cause or cause_of(step, [tensor, made], each.layout)
+        for tensor, made, each in zip(initial, body.outputs, state, strict=True)
+    ]
+    _note(step, causes, ([tensor] for tensor in initial))
     begin = [step.to(tensor, each.layout) for tensor, each in zip(initial, state, strict=True)]
     inputs = [*begin, *captures]
 
@@ -225,74 +244,15 @@ def loop(step: Step) -> Results:
 
     outputs = step.program.in_order(step.writer, write) if communicates else write()
     found = list(step.inputs)
-    for index, each, output in zip(carried, state, outputs, strict=False):
+    for index, each, output, cause in zip(carried, state, outputs, causes, strict=False):
         found[index] = each.tensor(output)
         found[index].variables = step.inputs[index].variables
+        found[index].cause = cause
     return found
 
 
-class _Carried(LoopVariable):
-    """What is known of a loop's variable in every round, and whether it must be whole in each."""
-
-    def __init__(
-        self,
-        layout: Layout,
-        shape: list[Any] | None,
-        entries: np.ndarray | None,
-        is_whole: bool = False,
-    ) -> None:
-        self.layout, self.shape, self.entries, self.is_whole = layout, shape, entries, is_whole
-
-    @classmethod
-    def of(cls, tensor: Tensor, inside: SourceTensor) -> _Carried:
-        """Returns what is known before the first round."""
-        shape = static_shape(inside.shape)
-        if shape is None:
-            shape = tensor.shape
-        elif tensor.shape is not None:
-            shape = [b if a is None else a for a, b in zip(shape, tensor.shape, strict=True)]
-        return cls(tensor.layout, shape, tensor.entries)
-
-    def joined(self, step: Step, after: Tensor) -> _Carried:
-        """Returns what is known where a round may have given another tensor."""
-        own = self.tensor(after.local)
-        empty = isinstance(self.layout, Listed) and self.layout.is_empty
-        entries = after.entries if empty else _common_entries(step, [own, after])
-        if self.entries is None and not empty:
-            entries = None
-        shape = self.shape
-        if shape is not None and after.shape is not None and len(shape) == len(after.shape):
-            shape = [a if _is_same(a, b) else None for a, b in zip(shape, after.shape, strict=True)]
-        else:
-            shape = None
-        layout = _joined([own, after])
-        is_whole = self.is_whole or (self.layout == PARTIAL and self.is_summed)
-        if is_whole and layout == PARTIAL:
-            layout = REPLICATED
-        return _Carried(layout, shape, entries, is_whole)
-
-    def tensor(self, output: Output) -> Tensor:
-        """Returns the variable as a tensor."""
-        shape = None if self.shape is None else list(self.shape)
-        if isinstance(self.layout, Sharded) and shape is not None:
-            shape[self.layout.axis] = self.layout.length
-        tensor = Tensor(output, self.layout, shape, self.entries)
-        tensor.variables = frozenset([] if self.is_whole else [self])
-        return tensor
-
-    def equals(self, other: _Carried) -> bool:
-        """Returns whether the same is known."""
-        same_entries = (self.entries is None and other.entries is None) or (
-            self.entries is not None
-            and other.entries is not None
-            and self.entries.shape == other.entries.shape
-            and bool((self.entries == other.entries).all())
-        )
-        return self.layout == other.layout and self.shape == other.shape and same_entries
-
-
 def _inside(
-    step: Step, writer: Writer, carried: Sequence[int], state: Sequence[_Carried]
+    step: Step, writer: Writer, carried: Sequence[int], state: Sequence[Carried]
 ) -> list[Tensor]:
     """Returns a loop's variables as one of its functions has them."""
     arguments = {
@@ -310,6 +270,13 @@ def _inside(
     return found
 
 
+def _note(step: Step, causes: Sequence[Whole | None], given: Iterable[Sequence[Tensor]]) -> None:
+    """Records what the operation itself makes whole, before it is gathered."""
+    for cause, tensors in zip(causes, given, strict=True):
+        if cause is not None and any(map(is_cut, tensors)):
+            step.program.report.whole.append(cause)
+
+
 def _is_passed(body: SourceGraph, index: int) -> bool:
     """Returns whether a loop's body gives a variable back as it is."""
     tensor = body.outputs[index]
@@ -322,53 +289,3 @@ def _passed(writer: Writer, outputs: Sequence[Output]) -> list[Output]:
     """Returns the tensors from around a function that it gives back as they are."""
     assert writer.outer is not None
     return [writer.outer.use(output) for output in outputs if output.writer is not writer]
-
-
-def _joined(tensors: Sequence[Tensor]) -> Layout:
-    """Returns the layout that can hold any of some tensors: a cut only of sizes that are known."""
-    layout = functools.reduce(join, [tensor.layout for tensor in tensors])
-    if isinstance(layout, Sharded):
-        for tensor in tensors:
-            if tensor.rank is None or tensor.rank != tensors[0].rank or tensor.rank <= layout.axis:
-                return REPLICATED
-            if tensor.layout != layout and tensor.dim(layout.axis) != layout.length:
-                return REPLICATED
-    return layout
-
-
-def _is_empty(tensor: Tensor) -> bool:
-    return isinstance(tensor.layout, Listed) and tensor.layout.is_empty
-
-
-def _is_same(a: Any, b: Any) -> bool:
-    return a is not None and a == b
-
-
-def _common_shape(step: Step, tensors: Sequence[Tensor]) -> list[Any] | None:
-    """Returns the sizes that all of some tensors have, and that the function around can compute."""
-    shapes = [tensor.shape for tensor in tensors]
-    if any(shape is None or len(shape) != len(shapes[0] or ()) for shape in shapes):
-        return None
-    return [
-        sizes[0]
-        if all(_is_same(sizes[0], size) for size in sizes)
-        and step.program.knows(step.writer, sizes[0])
-        else None
-        for sizes in zip(*(shape for shape in shapes if shape is not None), strict=True)
-    ]
-
-
-def _common_entries(step: Step, tensors: Sequence[Tensor]) -> np.ndarray | None:
-    """Returns the value that all of some tensors have, if the function around can compute it.
-
-    Of lists and optionals it is that of their elements, if they have any.
-    """
-    tensors = [each for each in tensors if not _is_empty(each)] or tensors
-    first = tensors[0].entries
-    for tensor in tensors:
-        own = tensor.entries
-        if own is None or first is None or own.shape != first.shape or (own != first).any():
-            return None
-    if first is None or not all(step.program.knows(step.writer, e) for e in first.ravel()):
-        return None
-    return first
