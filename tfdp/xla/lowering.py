@@ -16,6 +16,8 @@ from tfdp import keras_adapter
 from tfdp.strategy import tracing
 from tfdp.xla import host_parts, refusals
 from tfdp.xla._jax import jax
+from tfdp.xla._tensorflow import hlo
+from tfdp.xla.alike import lowered_once
 from tfdp.xla.host_parts import Given, HostPart
 from tfdp.xla.passes import passed
 from tfdp.xla.precision import Products
@@ -135,9 +137,8 @@ def lowered(
         source = compiled.get_concrete_function(*specs)
         captured = source.captured_inputs
         refusals.check_captured(captured, graph)
-        with refusals.explained(graph):
-            lowering = compiled.experimental_get_compiler_ir(*specs)
-            serialized = lowering(stage="hlo_serialized")
+        with refusals.explained(graph), lowered_once(source.function_def) as name:
+            serialized = hlo(name, specs, captured)
     refusals.check_lowered(serialized, graph)
     layouts = program.strategy.extended.layouts
     cut = {

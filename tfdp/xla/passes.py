@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tfdp.xla._jax import ir, jax, main_of, make_ir_context, stablehlo_module
+from tfdp.xla.alike import inline_cases
 from tfdp.xla.constraints import constrain
 from tfdp.xla.draws import speed_up_draws
 from tfdp.xla.gathers import gather_weights
@@ -55,6 +56,7 @@ def passed(serialized: bytes, layouts: Layouts, level: str, cut: Mapping[int, bo
     with make_ir_context(), ir.Location.unknown():
         module = stablehlo_module(serialized)  # without copies, which no pass would look through
         parameters, results, aliases = _signature(module)  # that no pass changes
+        inline_cases(module)  # of what `alike` made of the step nothing is left to what follows
         products = raise_precision(module, level)  # counts the user's own, before any are added
         shrink_indices(module)
         drop_copies_of_invariants(module)  # before gathers: of what is gathered no copies are kept
