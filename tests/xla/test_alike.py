@@ -9,9 +9,9 @@ import tensorflow as tf
 
 pytest.importorskip("jax")
 
-from tfdp.xla import alike, lowering, passes  # noqa: E402
-from tfdp.xla._jax import ir, make_ir_context, stablehlo_module  # noqa: E402
-from tfdp.xla._tensorflow import hlo  # noqa: E402
+from tfdp.xla import alike, lowering, passes
+from tfdp.xla._jax import ir, make_ir_context, stablehlo_module
+from tfdp.xla._tensorflow import hlo
 
 
 def lowerings(source, specs):
@@ -67,7 +67,9 @@ def test_a_step_with_loops_sizes_and_constants_has_the_same_operations(on_device
     spec = tf.TensorSpec([2, 8])
     one, other = lowerings(step.get_concrete_function(spec), [spec])
     assert one == other
-    assert {"while", "if"} <= {name for line in one for name in re.findall(r"stablehlo\.(\w+)", line)}
+    assert {"while", "if"} <= {
+        name for line in one for name in re.findall(r"stablehlo\.(\w+)", line)
+    }
 
 
 def test_what_is_alike_is_lowered_once_and_nothing_is_left_registered(on_devices, monkeypatch):

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 pytest.importorskip("jax")
 
-from tfdp.xla import passes  # noqa: E402
-from tfdp.xla._jax import ir  # noqa: E402
+from tfdp.xla import passes
+from tfdp.xla._jax import ir
 
 
 def test_names_that_are_no_function_s_of_the_module_stay():

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 # The classes of what functions are described by, which no public name tells.
 from tensorflow.core.framework.function_pb2 import FunctionDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 # The inner part of the strategy with one device, which the host is: it has no public name.
 from tensorflow.python.distribute.one_device_strategy import OneDeviceExtended
@@ -37,6 +38,7 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 __all__ = [
     "FunctionDef",
     "GraphOrParentsInXlaContext",
+    "NodeDef",
     "OneDeviceExtended",
     "ResourceVariable",
     "context",

@@ -16,9 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.xla._jax import ir, operations_of
-from tfdp.xla._tensorflow import FunctionDef, context, declaration
-
-NodeDef = tf.compat.v1.NodeDef
+from tfdp.xla._tensorflow import FunctionDef, NodeDef, context, declaration
 
 # What the names of functions of one operation begin with, and those of what is added.
 _NAME, _ONE, _BRANCH = "tfdp_alike", "tfdp_one", "tfdp_branch"
