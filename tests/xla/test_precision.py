@@ -112,6 +112,13 @@ def test_a_change_between_calls_is_another_program_and_the_way_back_is_none(on_d
     assert "compiled once more" not in caplog.text
 
 
+def with_precision(text, level):
+    with make_ir_context():
+        module = ir.Module.parse(text)
+        products = precision.raise_precision(module, level)
+        return str(module), products
+
+
 def test_products_of_other_dtypes_and_of_more_precision_stay(on_devices):
     module = """
     func.func @main(%a: tensor<2x2xf32>, %b: tensor<2x2xbf16>) -> tensor<2x2xf32> {
@@ -123,7 +130,7 @@ def test_products_of_other_dtypes_and_of_more_precision_stay(on_devices):
       return %3 : tensor<2x2xf32>
     }
     """
-    text, products = precision.with_precision(module, "HIGH")
+    text, products = with_precision(module, "HIGH")
     high, highest = (f"#stablehlo<precision {level}>" for level in ("HIGH", "HIGHEST"))
     assert levels_of(text) == [f"[{high}, {high}]", f"[{highest}, {highest}]"]
     assert products == {
@@ -131,14 +138,14 @@ def test_products_of_other_dtypes_and_of_more_precision_stay(on_devices):
         ("float32", "HIGHEST"): 1,
         ("bfloat16", "DEFAULT"): 1,
     }
-    same, products = precision.with_precision(module, "DEFAULT")
-    assert same is module and products["float32", "DEFAULT"] == 1
+    same, products = with_precision(module, "DEFAULT")
+    assert levels_of(same) == [f"[{highest}, {highest}]"] and products["float32", "DEFAULT"] == 1
 
 
 def test_levels_are_read_as_jax_writes_them():
     program = jax.jit(lambda x: jax.lax.dot(x, x, precision="highest"))
     text = str(program.lower(np.ones([2, 2], np.float32)).compiler_ir("stablehlo"))
-    _, products = precision.with_precision(text, "DEFAULT")
+    _, products = with_precision(text, "DEFAULT")
     assert products == {("float32", "HIGHEST"): 1}
 
 

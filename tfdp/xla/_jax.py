@@ -21,7 +21,7 @@ try:
     # The class of the client of devices that are described only; no public name tells them.
     from jax._src.lib import _jax as jaxlib_classes
 
-    # Turns a serialized HLO module, TensorFlow's, into the text of a StableHLO module; public
+    # Turns a serialized HLO module, TensorFlow's, into one of StableHLO; public
     # functions of JAX make modules of Python functions alone.
     from jax._src.lib import xla_client
 
@@ -49,13 +49,14 @@ __all__ = [
     "hlo_text",
     "ir",
     "jax",
+    "main_of",
     "make_ir_context",
     "merge_mlir_modules",
     "operations_of",
     "register_lowering",
     "sdy",
     "stablehlo",
-    "stablehlo_text",
+    "stablehlo_module",
 ]
 
 
@@ -91,23 +92,25 @@ def hlo_text(serialized: bytes) -> str:
     return xla_client.XlaComputation(serialized).get_hlo_module().to_string()
 
 
-def stablehlo_text(serialized: bytes) -> str:
-    """Returns a serialized HLO module as the text of a StableHLO module.
+def stablehlo_module(serialized: bytes) -> Any:
+    """Returns a serialized HLO module as one of StableHLO, parsed in the caller's context.
 
     TensorFlow copies what it writes to variables. StableHLO has no such operation, since its values
     are never written: they are left out, for XLA's compiler for TPUs takes no others. So is what
     sets a size to what it is already, as after the largest of some numbers were found.
     """
-    computation = xla_client.XlaComputation(serialized)
-    text = xla_client._xla.mlir.xla_computation_to_mlir_module(computation)
-    with make_ir_context():
-        module = ir.Module.parse(text)
-        for operation in operations_of(module, ("mhlo.copy", "stablehlo.set_dimension_size")):
-            given, result = operation.operands[0], operation.results[0]
-            if operation.name == "mhlo.copy" or given.type == result.type:
-                result.replace_all_uses_with(given)
-                operation.erase()
-        return str(module)
+    module = ir.Module.parse(xla_client._xla.mlir.hlo_to_stablehlo(serialized))
+    for operation in operations_of(module, ("mhlo.copy", "stablehlo.set_dimension_size")):
+        given, result = operation.operands[0], operation.results[0]
+        if operation.name == "mhlo.copy" or given.type == result.type:
+            result.replace_all_uses_with(given)
+            operation.erase()
+    return module
+
+
+def main_of(module: Any) -> Any:
+    """Returns the function "main" of a parsed module."""
+    return next(op for op in module.body.operations if ir.StringAttr(op.sym_name).value == "main")
 
 
 def operations_of(module: Any, names: Container[str]) -> list[Any]:

@@ -4,15 +4,25 @@ Tested with TensorFlow 2.19-2.21. `tests/xla/test_tensorflow.py` fails when one 
 """
 
 import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
+
+# The classes of what functions are described by, which no public name tells.
+from tensorflow.core.framework.function_pb2 import FunctionDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 # The inner part of the strategy with one device, which the host is: it has no public name.
 from tensorflow.python.distribute.one_device_strategy import OneDeviceExtended
 
 # Leaves graphs that no function is traced in, too, such as that of a model that is exported:
-# `tf.init_scope` stays in them. The context has the functions that a graph may call by name.
+# `tf.init_scope` stays in them. The context has the functions that a graph
+# may call by name, where those are registered that no Python was traced for.
 from tensorflow.python.eager.context import context, eager_mode
+
+# Lowers a function by its name; public functions lower what they have traced themselves.
+from tensorflow.python.eager.polymorphic_function.compiler_ir import from_concrete_function
 
 # The declarations of operations; functions are called by names that are none of theirs.
 from tensorflow.python.framework import op_def_registry
@@ -27,19 +37,55 @@ from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 __all__ = [
+    "FunctionDef",
     "GraphOrParentsInXlaContext",
+    "NodeDef",
     "OneDeviceExtended",
     "ResourceVariable",
     "context",
+    "declaration",
     "eager_mode",
+    "hlo",
     "is_compiled",
 ]
+
+
+class _Named(NamedTuple):
+    """What lowering asks of a function.
+
+    Attributes:
+      name: Its name.
+      captured_inputs: What it captures.
+      structured_input_signature: What it is given, if nothing else says it.
+    """
+
+    name: bytes
+    captured_inputs: Sequence[tf.Tensor]
+    structured_input_signature: Sequence[tf.TensorSpec]
+
+
+def hlo(name: str, specs: Sequence[tf.TensorSpec], captured: Sequence[tf.Tensor]) -> bytes:
+    """Returns a function lowered to HLO, as a serialized module.
+
+    Args:
+      name: Its name.
+      specs: Its arguments.
+      captured: What it captures.
+    """
+    named = _Named(name.encode(), captured, specs)
+    serialized: bytes = from_concrete_function(named, list(specs))(stage="hlo_serialized")
+    return serialized
+
+
+def declaration(type_: str) -> Any:
+    """Returns how a type of operations is declared: its arguments, results and attributes."""
+    return op_def_registry.get(type_)
 
 
 @functools.cache
 def is_compiled(type_: str) -> bool:
     """Returns whether TensorFlow can lower a type of operation for XLA, or it is a function."""
-    if type_ == "Placeholder" or op_def_registry.get(type_) is None:
+    if type_ == "Placeholder" or declaration(type_) is None:
         return True
     _register_kernels()
     kernels = get_registered_kernels_for_op(type_).kernel

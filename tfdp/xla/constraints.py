@@ -17,29 +17,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tfdp.xla._jax import ir, make_ir_context, operations_of, sdy, stablehlo
+from tfdp.xla._jax import ir, operations_of, sdy, stablehlo
 
 # How an axis lies, as Shardy writes it: whole, or as is best for what is around.
 _WHOLE, _ANY = "{}", "{?}"
 
 
-def with_constraints(module: str, axis: str, num_devices: int) -> str:
-    """Returns the text of a module in which the operands of such operations lie as they must.
+def constrain(module: Any, axis: str, num_devices: int) -> None:
+    """Has the operands of such operations lie as they must.
 
     Args:
-      module: The text of a module in StableHLO.
+      module: The module.
       axis: The name of the devices' axis.
       num_devices: How many there are.
     """
-    if not any(name in module for name in _CONSTRAINED):
-        return module
-    with make_ir_context(), ir.Location.unknown():
-        parsed = ir.Module.parse(module)
-        for operation in operations_of(parsed, _CONSTRAINED):
-            constrained = _CONSTRAINED[operation.name](operation, f'{{"{axis}"}}', num_devices)
-            mesh = f'mesh<["{axis}"={num_devices}]>'
-            _constrain(operation, [f"#sdy.sharding<{mesh}, [{axes}]>" for axes in constrained])
-        return str(parsed)
+    for operation in operations_of(module, _CONSTRAINED):
+        constrained = _CONSTRAINED[operation.name](operation, f'{{"{axis}"}}', num_devices)
+        mesh = f'mesh<["{axis}"={num_devices}]>'
+        _constrain(operation, [f"#sdy.sharding<{mesh}, [{axes}]>" for axes in constrained])
 
 
 def _constrain(operation: Any, layouts: Sequence[str]) -> None:

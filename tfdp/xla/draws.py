@@ -22,7 +22,6 @@ from tfdp.xla._jax import (
     func,
     ir,
     jax,
-    make_ir_context,
     merge_mlir_modules,
     operations_of,
     stablehlo,
@@ -34,23 +33,18 @@ _MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 _WEYL = 0x9E3779B9, 0xBB67AE85  # what is added to a key's halves in each round
 
 
-def with_fast_draws(module: str, platform: str) -> str:
-    """Returns the text of a module whose draws are of the same numbers, and fast.
+def speed_up_draws(module: Any, platform: str) -> None:
+    """Makes a module's draws, of the same numbers, fast.
 
     Args:
-      module: The text of a module in StableHLO.
+      module: The module.
       platform: The kind of the devices: see `Layouts`.
     """
-    if _DRAW not in module:
-        return module
-    with make_ir_context(), ir.Location.unknown():
-        parsed = ir.Module.parse(module)
-        for operation in operations_of(parsed, [_DRAW]):
-            with ir.InsertionPoint(operation):
-                operation.operands[0] = stablehlo.optimization_barrier([operation.operands[0]])
-                if platform == "cpu" and _is_in_words(operation):
-                    _replace(parsed, operation)
-        return str(parsed)
+    for operation in operations_of(module, [_DRAW]):
+        with ir.InsertionPoint(operation):
+            operation.operands[0] = stablehlo.optimization_barrier([operation.operands[0]])
+            if platform == "cpu" and _is_in_words(operation):
+                _replace(module, operation)
 
 
 def _is_in_words(draw: Any) -> bool:

@@ -11,25 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
-from tfdp.xla._jax import ir, make_ir_context, sdy, stablehlo
+from tfdp.xla._jax import ir, main_of, sdy, stablehlo
 
 # A weight of more uses, such as of a cell whose time steps are written one after the other, is
 # gathered once, as the program begins.
 MOST_USES = 4
-
-
-class Gathered(NamedTuple):
-    """A module whose weights are gathered.
-
-    Attributes:
-      module: The text of the module.
-      at_start: The places of the parameters that must be whole as it begins: weights of
-        convolutions, whose gradients XLA's partitioner gets wrong where they are cut, and those
-        that are used often.
-    """
-
-    module: str
-    at_start: frozenset[int]
 
 
 class _Use(NamedTuple):
@@ -48,45 +34,44 @@ class _Use(NamedTuple):
     made_by: tuple[Any, ...]
 
 
-def with_gathers(
-    module: str, weights: Collection[int], cut_results: Collection[int], axis: str, num_devices: int
-) -> Gathered:
-    """Returns a module in which weights that are cut are gathered at each of their uses.
+def gather_weights(
+    module: Any, weights: Collection[int], cut_results: Collection[int], axis: str, num_devices: int
+) -> frozenset[int]:
+    """Has weights that are cut gathered at each of their uses.
 
     A gather waits for what the use before it is given, so that the devices may exchange a weight
     while they compute with the one before, and no sooner: two are whole at once.
 
     Args:
-      module: The text of a module in StableHLO.
+      module: The module.
       weights: The places of its parameters that are weights and cut.
       cut_results: The places of its results that are cut.
       axis: The name of the devices' axis.
       num_devices: How many there are.
+
+    Returns:
+      The places of the parameters that must be whole as the module begins: weights of
+      convolutions, whose gradients XLA's partitioner gets wrong where they are cut, and those
+      that are used often.
     """
     if not weights:
-        return Gathered(module, frozenset())
-    with make_ir_context(), ir.Location.unknown():
-        parsed = ir.Module.parse(module)
-        block = next(
-            each.operation.regions[0].blocks[0]
-            for each in parsed.body.operations
-            if ir.StringAttr(each.operation.attributes["sym_name"]).value == "main"
-        )
-        search = _Search(block, cut_results)
-        at_start, uses = set(), []
-        for place in weights:
-            found = search.uses_of(block.arguments[place])
-            if len(found) > MOST_USES or any(map(_is_convolution, found)):
-                at_start.add(place)
-            else:
-                uses += [(use, block.arguments[place]) for use in found]
-        mesh = f'mesh<["{axis}"={num_devices}]>'
-        waited_for = None
-        for use, weight in sorted(uses, key=lambda found: found[0].at):
-            latest = search.latest_operand(use)
-            _gather(use, weight, waited_for, mesh)
-            waited_for = latest or waited_for
-        return Gathered(str(parsed), frozenset(at_start))
+        return frozenset()
+    block = main_of(module).regions[0].blocks[0]
+    search = _Search(block, cut_results)
+    at_start, uses = set(), []
+    for place in weights:
+        found = search.uses_of(block.arguments[place])
+        if len(found) > MOST_USES or any(map(_is_convolution, found)):
+            at_start.add(place)
+        else:
+            uses += [(use, block.arguments[place]) for use in found]
+    mesh = f'mesh<["{axis}"={num_devices}]>'
+    waited_for = None
+    for use, weight in sorted(uses, key=lambda found: found[0].at):
+        latest = search.latest_operand(use)
+        _gather(use, weight, waited_for, mesh)
+        waited_for = latest or waited_for
+    return frozenset(at_start)
 
 
 class _Search:

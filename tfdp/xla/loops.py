@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from tfdp.xla._jax import ir, make_ir_context, operations_of, stablehlo
+from tfdp.xla._jax import ir, operations_of, stablehlo
 
 # Operations of one operand by which a kept value may be made of one that the loop leaves as it is.
 _MADE_BY = ("stablehlo.reshape", "stablehlo.convert", "stablehlo.transpose")
 
 
-def without_copies_of_invariants(module: str) -> str:
-    """Returns the text of a module whose backward loops take such values themselves.
+def drop_copies_of_invariants(module: Any) -> None:
+    """Has a module's backward loops take such values themselves.
 
     What nothing reads any more is left to XLA, which drops it. It is done where these hold:
 
@@ -30,24 +30,16 @@ def without_copies_of_invariants(module: str) -> str:
 
     So each row that is read was written, by that value. XLA takes a row before the first for the
     first.
-
-    Args:
-      module: The text of a module in StableHLO.
     """
-    if module.count("stablehlo.while") < 2:
-        return module
-    with make_ir_context(), ir.Location.unknown():
-        parsed = ir.Module.parse(module)
-        loops = operations_of(parsed, ["stablehlo.while"])
-        replaced = [_replace(loop) for loop in loops if _runs(loop, parsed)]
-        return str(parsed) if any(replaced) else module
+    for loop in operations_of(module, ["stablehlo.while"]):
+        if _runs(loop, module):
+            _replace(loop)
 
 
-def _replace(loop: Any) -> bool:
-    """Has backward loops take what a forward loop writes to stacks; returns whether any do."""
+def _replace(loop: Any) -> None:
+    """Has backward loops take what a forward loop writes to stacks."""
     body = loop.regions[1].blocks[0]
     returned = list(_last(body).operands)
-    found = False
     for place, written in enumerate(returned):
         update = _made_by(written, "stablehlo.dynamic_update_slice")
         if update is None or _source(update.operands[0]) != body.arguments[place]:
@@ -67,17 +59,16 @@ def _replace(loop: Any) -> bool:
         for use in list(loop.results[place].uses):
             if use.owner.name == "stablehlo.while":
                 value = loop.operands[kept], made_by
-                found |= _take(use.owner, use.operand_number, loop.results[counter], *value)
-    return found
+                _take(use.owner, use.operand_number, loop.results[counter], *value)
 
 
-def _take(loop: Any, place: int, last: Any, value: Any, made_by: Sequence[Any]) -> bool:
-    """Has a backward loop take a value where it reads a stack; returns whether it reads any."""
+def _take(loop: Any, place: int, last: Any, value: Any, made_by: Sequence[Any]) -> None:
+    """Has a backward loop take a value where it reads a stack."""
     body = loop.regions[1].blocks[0]
     returned = list(_last(body).operands)
     stack = body.arguments[place]
     if _source(returned[place]) != stack:
-        return False
+        return
     reads = []
     for use in stack.uses:
         operation = use.owner
@@ -96,7 +87,7 @@ def _take(loop: Any, place: int, last: Any, value: Any, made_by: Sequence[Any]) 
         if shrinks and begins and is_row and all(_constant(each) == 0 for each in at):
             reads.append(operation)
     if not reads:
-        return False
+        return
     with ir.InsertionPoint(loop):
         for operation in made_by:
             clone = operation.clone()
@@ -105,7 +96,6 @@ def _take(loop: Any, place: int, last: Any, value: Any, made_by: Sequence[Any]) 
     for operation in reads:
         operation.results[0].replace_all_uses_with(value)
         operation.erase()
-    return True
 
 
 def _origin(value: Any) -> tuple[Any, list[Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,16 +15,13 @@ import tensorflow as tf
 from tfdp import keras_adapter
 from tfdp.strategy import tracing
 from tfdp.xla import host_parts, refusals, stand_ins
-from tfdp.xla._jax import hlo_text, ir, jax, make_ir_context, stablehlo_text
-from tfdp.xla.draws import with_fast_draws
+from tfdp.xla._jax import jax
+from tfdp.xla._tensorflow import hlo
+from tfdp.xla.alike import lowered_once
 from tfdp.xla.host_parts import Given, HostPart
-from tfdp.xla.loops import without_copies_of_invariants
-from tfdp.xla.precision import Products, with_precision
-from tfdp.xla.scatters import with_small_indices
-
-# Names in StableHLO, of functions and of what else is called, and those of its own functions.
-_NAME = re.compile(r'@(?:"[^"]*"|[\w.$-]+)')
-_FUNCTION = re.compile(rf"func\.func (?:private |public )?({_NAME.pattern})")
+from tfdp.xla.passes import passed
+from tfdp.xla.precision import Products
+from tfdp.xla.variables import variable_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +41,7 @@ class Lowered:
       num_arguments: The number of its arguments.
       seconds: The seconds that tracing and lowering took.
       products: Its products and convolutions: see `precision`.
+      at_start: The places of the parameters that are gathered as it begins: see `gathers`.
     """
 
     module: str
@@ -56,6 +53,7 @@ class Lowered:
     num_arguments: int
     seconds: dict[str, float]
     products: Products
+    at_start: frozenset[int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,46 +139,32 @@ def lowered(
         compiled, source = kept.enter_context(stand_ins.written(compiled, source, specs))
         captured = source.captured_inputs
         refusals.check_captured(captured, graph)
-        with refusals.explained(graph):
-            lowering = compiled.experimental_get_compiler_ir(*specs)
-            serialized = lowering(stage="hlo_serialized")
-    text = hlo_text(serialized)
-    refusals.check_lowered(text, graph)
-    module, products = with_precision(stablehlo_text(serialized), precision)
-    module = without_copies_of_invariants(with_small_indices(module))
-    module = with_fast_draws(module, program.strategy.extended.layouts.platform)
-    module = with_numbers_for_names(module)
-    parameters, results, aliases = _signature(module)
+        with refusals.explained(graph), lowered_once(source.function_def) as name:
+            serialized = hlo(name, specs, captured)
+    refusals.check_lowered(serialized, graph)
+    layouts = program.strategy.extended.layouts
+    cut = {
+        place: variable.is_weight
+        for place, tensor in enumerate(captured, len(specs))
+        if (variable := variable_of(tensor)) is not None
+        and not layouts.of_variable(variable).is_fully_replicated
+    }
+    found = passed(serialized, layouts, precision, cut)
     outputs = [leaf for leaf in source.outputs if leaf is not None]
-    _check_order([*specs, *captured], parameters, outputs, results, aliases)
+    _check_order([*specs, *captured], found.parameters, outputs, found.results, found.aliases)
     seconds = {"trace": program.seconds, "lower": time.perf_counter() - begun}
     return Lowered(
-        module,
-        parameters,
-        results,
+        found.text,
+        found.parameters,
+        found.results,
         tuple(captured),
-        {parameter - len(specs): result for parameter, result in aliases.items()},
+        {parameter - len(specs): result for parameter, result in found.aliases.items()},
         program.source.structured_outputs,
         len(specs),
         seconds,
-        products,
+        found.products,
+        found.at_start,
     )
-
-
-def with_numbers_for_names(module: str) -> str:
-    """Returns a module's text with the order of its functions in the place of their names.
-
-    TensorFlow names modules and functions by the number of those that it has traced before. So the
-    names differ between processes of which one alone draws what was trained, and between a process
-    and the one that goes on after it, which would find nothing in JAX's compilation cache.
-
-    >>> with_numbers_for_names("module @step_7 {func.func @main() {} func.func @body_9() {} }")
-    'module @program {func.func @main() {} func.func @function_1() {} }'
-    """
-    numbers = {name: f"@function_{order}" for order, name in enumerate(_FUNCTION.findall(module))}
-    numbers["@main"] = "@main"
-    module = re.sub("^module @[^ ]+", "module @program", module, count=1, flags=re.MULTILINE)
-    return _NAME.sub(lambda name: numbers.get(name[0], name[0]), module)
 
 
 @contextlib.contextmanager
@@ -188,42 +172,6 @@ def _tracing(strategy: tf.distribute.Strategy) -> Iterator[None]:
     as_on_one_device = tracing.as_on_one_device(strategy)
     with tracing.outside_of_graphs(), as_on_one_device, keras_adapter.of_fixed_sizes():
         yield
-
-
-def main_of(module: Any) -> Any:
-    """Returns the function "main" of a parsed module."""
-    return next(op for op in module.body.operations if ir.StringAttr(op.sym_name).value == "main")
-
-
-def _signature(text: str) -> tuple[Any, Any, dict[int, int]]:
-    """Returns a module's parameters and results, and which of these is whose new value."""
-    with make_ir_context():
-        module = ir.Module.parse(text)
-        kind = main_of(module).type
-        attributes = module.operation.attributes
-        aliases = {}
-        if "mhlo.input_output_alias" in attributes:
-            for each in ir.ArrayAttr(attributes["mhlo.input_output_alias"]):
-                alias = ir.DictAttr(ir.DictAttr(each)["alias"])
-                (result,) = ir.DenseI64ArrayAttr(ir.DictAttr(each)["output_index"]) or (0,)
-                aliases[ir.IntegerAttr(alias["parameter_number"]).value] = int(result)
-        return (
-            tuple(map(_shape_and_dtype, kind.inputs)),
-            tuple(map(_shape_and_dtype, kind.results)),
-            aliases,
-        )
-
-
-_DTYPES = {"i1": "bool", "bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"}
-_DTYPES |= {"complex<f32>": "complex64", "complex<f64>": "complex128"}
-
-
-def _shape_and_dtype(kind: Any) -> jax.ShapeDtypeStruct:
-    tensor = ir.RankedTensorType(kind)
-    name = str(tensor.element_type)
-    if name not in _DTYPES:
-        name = name.replace("ui", "uint") if name.startswith("ui") else name.replace("i", "int")
-    return jax.ShapeDtypeStruct(tuple(tensor.shape), jax.numpy.dtype(_DTYPES.get(name, name)))
 
 
 def _check_order(

@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.xla._jax import ir, jax, make_ir_context, operations_of
+from tfdp.xla._jax import ir, jax, operations_of
 
 LEVELS = ("DEFAULT", "HIGH", "HIGHEST")
 
@@ -69,34 +69,31 @@ def asked() -> str:
     return max(of_tensorflow, _OF_JAX[of_jax], key=LEVELS.index)
 
 
-def with_precision(module: str, level: str) -> tuple[str, Products]:
-    """Returns the text of a module with the precision of its products of float32, and these.
+def raise_precision(module: Any, level: str) -> Products:
+    """Gives a module's products of float32 their precision, and returns these.
 
     What a program asks for itself is left where it is higher.
 
     Args:
-      module: The text of a module in StableHLO.
+      module: The module.
       level: One of `LEVELS`.
     """
-    with make_ir_context():
-        parsed = ir.Module.parse(module)
-        products: collections.Counter[tuple[str, str]] = collections.Counter()
-        raised = False
-        for operation in operations_of(parsed, _OPERATIONS):
-            dtype, given = _dtype(operation), _level(operation)
-            if dtype == "float32" and LEVELS.index(given) < LEVELS.index(level):
-                each = f"#stablehlo<precision {level}>"
-                operation.attributes["precision_config"] = ir.Attribute.parse(f"[{each}, {each}]")
-                given, raised = level, True
-            products[dtype, given] += 1
-        return (str(parsed) if raised else module), products
+    products: collections.Counter[tuple[str, str]] = collections.Counter()
+    for operation in operations_of(module, _OPERATIONS):
+        dtype, given = _dtype(operation), _level(operation)
+        if dtype == "float32" and LEVELS.index(given) < LEVELS.index(level):
+            each = f"#stablehlo<precision {level}>"
+            operation.attributes["precision_config"] = ir.Attribute.parse(f"[{each}, {each}]")
+            given = level
+        products[dtype, given] += 1
+    return products
 
 
 def computed_in(products: Products, platform: str) -> dict[str, int]:
     """Returns what products and convolutions are computed in, and how many of them.
 
     Args:
-      products: See `with_precision`.
+      products: See `raise_precision`.
       platform: The kind of the devices, as JAX names it: "cpu", "gpu" or "tpu".
 
     >>> computed_in({("float32", "HIGHEST"): 3, ("bfloat16", "DEFAULT"): 2}, "tpu")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,14 +16,19 @@ from jax.sharding import NamedSharding
 
 from tfdp import determinism
 from tfdp.xla import facts, interrupts, pending, precision, warnings
-from tfdp.xla._jax import compiled_for_memory, func, ir, merge_mlir_modules, register_lowering
+from tfdp.xla._jax import (
+    compiled_for_memory,
+    func,
+    ir,
+    main_of,
+    merge_mlir_modules,
+    register_lowering,
+)
 from tfdp.xla.arrays import placed, placed_in_parts
-from tfdp.xla.constraints import with_constraints
 from tfdp.xla.facts import Facts
-from tfdp.xla.gathers import with_gathers
 from tfdp.xla.holdings import Holding
 from tfdp.xla.layouts import Layouts
-from tfdp.xla.lowering import Lowered, main_of
+from tfdp.xla.lowering import Lowered
 from tfdp.xla.packing import AT_MOST, Packing
 from tfdp.xla.variables import MOVING, DeviceVariable, variable_of
 
@@ -137,15 +142,13 @@ class Program:
         arguments, captured = lowered.parameters[:count], lowered.parameters[count:]
         num_written = self._num_written
         num_outputs = len(lowered.results) - num_written
-        module, self._at_start, names = self._with_gathers()
-        module = with_constraints(module, layouts.axis, layouts.num_devices)
 
         def once(written: Sequence[Any], kept: Sequence[Any], batch: Sequence[Any]) -> Any:
             held = map(self._gathered, self._order, [*written, *kept])
             state = dict(zip(self._order, held, strict=True))
             own = [self._own(each, like) for each, like in zip(batch, arguments, strict=True)]
             whole = [state[index] for index in range(len(captured))]
-            found = _call(module, lowered.results, [*own, *whole])
+            found = _call(lowered.module, lowered.results, [*own, *whole])
             news = [found[lowered.updates[index]] for index in self._order[:num_written]]
             return news, list(map(self._whole, found[:num_outputs]))
 
@@ -185,6 +188,8 @@ class Program:
             compiled = self._fitting(partitioned)
         seconds = lowered.seconds | {"compile": time.perf_counter() - begun}
         products = precision.computed_in(lowered.products, layouts.platform)
+        at_start = [variable_of(lowered.captured[at - count]) for at in sorted(lowered.at_start)]
+        names = tuple(each.name for each in at_start if each is not None)
         found = facts.of(compiled, seconds, len(packed), products, names)
         logging.getLogger("tfdp").info("A program was compiled for %s: %s.", layouts, found)
         return compiled, found
@@ -224,30 +229,9 @@ class Program:
             jax.numpy.concatenate(runs), self._layouts.of_argument(like.shape)
         )
 
-    def _with_gathers(self) -> tuple[str, Collection[int], tuple[str, ...]]:
-        """Returns the module, in which weights that are cut are gathered where they are used.
-
-        And the places of the parameters that are gathered as it begins, and their names.
-        """
-        first, updates = self._lowered.num_arguments, self._lowered.updates
-        cut = {
-            index: variable
-            for index, variable, layout in sorted(
-                zip(self._order, self._captured, self._layouts_of_captured, strict=True),
-                key=lambda each: each[0],
-            )
-            if variable is not None and not layout.is_fully_replicated
-        }
-        weights = [first + index for index, variable in cut.items() if variable.is_weight]
-        results = [updates[index] for index in cut if index in updates]
-        axis, devices = self._layouts.axis, self._layouts.num_devices
-        found = with_gathers(self._lowered.module, weights, results, axis, devices)
-        names = tuple(each.name for index, each in cut.items() if first + index in found.at_start)
-        return found.module, found.at_start, names
-
     def _gathered(self, index: int, value: Any) -> Any:
         """Returns a weight that is gathered as the program begins; other values as they are."""
-        if self._lowered.num_arguments + index not in self._at_start:
+        if self._lowered.num_arguments + index not in self._lowered.at_start:
             return value
         return jax.lax.with_sharding_constraint(value, self._layouts.replicated)
 

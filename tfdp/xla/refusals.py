@@ -12,6 +12,7 @@ from tfdp.errors import PartitionError
 from tfdp.partition import lines_named
 from tfdp.partition.flattening import CALLS
 from tfdp.partition.source import SourceOp
+from tfdp.xla._jax import hlo_text
 from tfdp.xla._tensorflow import is_compiled
 from tfdp.xla.stand_ins import is_stood_for
 from tfdp.xla.variables import variable_of
@@ -200,16 +201,19 @@ def explained(graph: tf.Graph) -> Iterator[None]:
         raise _refusal(graph, names, kind, f"XLA cannot lower it. {_MOVE}{said}") from None
 
 
-def check_lowered(text: str, graph: tf.Graph) -> None:
+def check_lowered(serialized: bytes, graph: tf.Graph) -> None:
     """Checks that a lowered program has no sizes that only its run decides, and no draws apart.
 
     Args:
-      text: Its HLO.
+      serialized: Its HLO, in which each instruction's name stands as it is.
       graph: The graph that it was lowered from.
 
     Raises:
       PartitionError: It has. Names the operation and the user's line.
     """
+    if not any(name in serialized for name in (b"set-dimension-size", b"\x03rng")):
+        return
+    text = hlo_text(serialized)
     for pattern, reason in _UNLIKE.items():
         lines = [line for line in text.splitlines() if re.search(rf"{pattern}\(", line)]
         if not lines:

@@ -11,27 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from tfdp.xla._jax import ir, make_ir_context, operations_of, stablehlo
+from tfdp.xla._jax import ir, operations_of, stablehlo
 
 _LARGEST = np.iinfo(np.int32).max
 
 
-def with_small_indices(module: str) -> str:
-    """Returns the text of a module in which indices of scatters have 32 bits.
+def shrink_indices(module: Any) -> None:
+    """Gives the indices of a module's scatters 32 bits.
 
     What lies outside of the array, which a scatter leaves out, stays outside: indices are clamped
     to -1 and to the largest number. No array has so many rows.
-
-    Args:
-      module: The text of a module in StableHLO.
     """
-    if "stablehlo.scatter" not in module:
-        return module
-    with make_ir_context(), ir.Location.unknown():
-        parsed = ir.Module.parse(module)
-        for operation in operations_of(parsed, ["stablehlo.scatter"]):
-            _shrink(operation)
-        return str(parsed)
+    for operation in operations_of(module, ["stablehlo.scatter"]):
+        _shrink(operation)
 
 
 def _shrink(scatter: Any) -> None:
