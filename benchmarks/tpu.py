@@ -1,17 +1,21 @@
-"""The benchmark of TPUs that are not there: what XLA makes of a step that it compiles for them."""
+"""The benchmark of TPUs and GPUs that are not there: what XLA makes of a step that it compiles."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 
 from tfdp.bench.models import OF_TOKENS, build_model, input_shape
 from tfdp.command_line import add_command, check, option, require, set_environment
+from tfdp.xla import gpu_kinds
 
 MODELS = ("mlp", "resnet50", "transformer", "lstm")
 
 # The GB of a chip's memory, by what a topology's name begins with.
-_CHIP_MEMORY = {"v4": 32, "v5e": 16, "v5p": 95, "v6e": 32}
+_CHIP_MEMORY = {"v4": 32, "v5e": 16, "v5p": 95, "v6e": 32} | {
+    name: kind.memory / 1e9 for name, kind in gpu_kinds.KINDS.items()
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +24,7 @@ class TPUOptions:
 
     models: tuple[str, ...] = option(MODELS, "%(default)s", choices=MODELS)
     topologies: tuple[str, ...] = option(
-        ("v5e:2x2", "v5e:2x4", "v6e:2x4"), "kinds of chips, and how many (%(default)s)"
+        ("v5e:2x2", "v5e:2x4", "v6e:2x4"), "kinds of chips, and how many, or h100:8 (%(default)s)"
     )
     examples: int = option(128, "of a chip, in each batch (%(default)s)", at_least=1)
     shard: str | None = option(
@@ -41,15 +45,17 @@ def add_tpu(commands: argparse._SubParsersAction) -> None:
         "tpu",
         TPUOptions,
         _tpu,
-        help="what a step on TPUs exchanges and needs, compiled without one",
-        description="Has XLA compile the step of model.fit under XLAStrategy for TPUs that need "
+        help="what a step on TPUs or GPUs exchanges and needs, compiled without one",
+        description="Has XLA compile the step of model.fit under XLAStrategy for chips that need "
         "not be there, and prints its collectives, what would be a transfer to the host, and its "
-        "memory. Needs libtpu; a model takes minutes.",
+        "memory. For TPUs it needs libtpu, and a model takes minutes; for GPUs JAX's plugin and, "
+        "where no GPU is, JAX_PLATFORMS=cpu.",
     )
 
 
 def _tpu(options: TPUOptions, parser: argparse.ArgumentParser) -> int:
-    require(["tensorflow", "jax", "libtpu"], parser)
+    of_gpus = [gpu_kinds.parsed(topology) is not None for topology in options.topologies]
+    require(["tensorflow", "jax", *([] if all(of_gpus) else ["libtpu"])], parser)
     set_environment()
     return run(options)
 
@@ -85,8 +91,11 @@ def _versions() -> dict[str, str]:
 
     import tensorflow as tf
 
-    names = ("keras", "jax", "jaxlib", "libtpu")
-    return {"TensorFlow": tf.__version__, **{n: importlib.metadata.version(n) for n in names}}
+    found = {"TensorFlow": tf.__version__}
+    for name in ("keras", "jax", "jaxlib", "libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def _row(options: TPUOptions, name: str, topology: str) -> tuple[str, bool]:

@@ -266,3 +266,61 @@ def test_a_convolution_that_a_program_for_tpus_returns_is_made_whole(for_tpus):
 def test_a_step_that_does_not_fit_into_a_chip_says_what_to_do(for_tpus):
     assert "15.75G" in for_tpus["too large"]
     assert 'shard="optimizer"' in for_tpus["too large"]
+
+
+def compiled_for_gpus():
+    """What steps are for GPUs, by model, and by kind; JAX's plugin is in a process of its own."""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}  # so that the plugin asks for no driver
+    done = subprocess.run(
+        [sys.executable, SCRIPT, "gpus"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
+@pytest.mark.exhaustive(on_cpu_devices)
+def test_a_step_for_gpus_sums_gradients_and_leaves_the_host_alone():
+    names = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
+    if not any(map(_is_installed, names)):
+        pytest.skip("JAX's plugin for GPUs is not installed: `pip install tfdp[xla-cuda12]`")
+    for name, found in compiled_for_gpus().items():
+        assert set(found["collectives"]) == {"all-reduce"}, name
+        assert not found["host_transfers"], name
+        assert found["weights_copied"] == 0, name
+        assert 0 < found["bytes_moved"] - 4 * found["weights"] <= found["other_bytes"], name
+
+
+def _is_installed(name):
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("topology", ["h100", "h100:", "b200:0", "a100:2x", "h100:2x4x8"])
+def test_gpus_of_unknown_number_are_refused(topology):
+    pytest.importorskip("jax")
+    import tfdp
+
+    with pytest.raises(ValueError, match=rf"received '{topology}'.*:8\" or .*:2x8"):
+        tfdp.XLAStrategy(topology)
+
+
+def test_gpus_without_jax_s_plugin_name_what_to_install(monkeypatch):
+    pytest.importorskip("jax")
+    from jax.experimental import topologies
+
+    import tfdp
+
+    def get_topology_desc(**given):
+        raise NotImplementedError(f"topology not implemented for {given['platform']}")
+
+    monkeypatch.setattr(topologies, "get_topology_desc", get_topology_desc)
+    with pytest.raises(ValueError, match=r"implemented for cuda.*xla-cuda12.*JAX_PLATFORMS=cpu"):
+        tfdp.XLAStrategy("h100:8")

@@ -10,6 +10,8 @@ import logging
 from collections.abc import Container, Sequence
 from typing import Any
 
+from tfdp.xla import gpu_kinds
+
 _INSTALL = "Install it: `pip install 'jax[tpu]>=0.8,<0.12'`, or without `[tpu]` for CPU devices."
 
 try:
@@ -156,19 +158,37 @@ def described(topology: str) -> list[Any]:
     """Returns the devices of a topology that may not be there, to compile for.
 
     Args:
-      topology: Its name, such as "v5e:2x4".
+      topology: Its name, such as "v5e:2x4" of TPUs or "h100:8" of GPUs.
 
     Raises:
-      ValueError: It cannot be described: libtpu is not installed, or there is no such topology.
+      ValueError: It cannot be described: libtpu or JAX's plugin for GPUs is not installed, or there
+        is no such topology.
     """
+    gpus = gpu_kinds.parsed(topology)
     try:
-        found = topologies.get_topology_desc(platform="tpu", topology_name=topology)
+        if gpus is None:
+            found = topologies.get_topology_desc(platform="tpu", topology_name=topology)
+        else:
+            kind, counts = gpus
+            found = topologies.get_topology_desc(
+                platform="cuda",
+                topology_name=topology,
+                topology=counts,
+                target_config=kind.target(),
+            )
     except Exception as error:  # of many types, by where it stops
         said = str(error).split("\n", maxsplit=1)[0]
+        if gpus is not None:
+            raise ValueError(
+                f"To compile for {topology!r}, JAX must have its plugin for NVIDIA's GPUs, but "
+                f"says {said!r}. Install it, `pip install 'tfdp[xla-cuda12]'`, and set "
+                "JAX_PLATFORMS=cpu where no GPU is."
+            ) from error
         raise ValueError(
             "A topology must be one that libtpu knows, the kind of its chips and how many there "
-            f"are along each axis, but received {topology!r} ({said}). Use one such as "
-            '"v5e:2x4"; libtpu comes with `pip install "jax[tpu]>=0.8,<0.12"`.'
+            f"are along each axis, or GPUs ({', '.join(gpu_kinds.KINDS)}) and how many, but "
+            f'received {topology!r} ({said}). Use one such as "v5e:2x4" or "h100:8"; libtpu comes '
+            'with `pip install "jax[tpu]>=0.8,<0.12"`.'
         ) from error
     return list(found.devices)
 

@@ -30,6 +30,8 @@ class Layouts:
     Attributes:
       axis: The name of the devices' axis.
       platform: The kind of the devices, as JAX names it: "cpu", "gpu" or "tpu".
+      language: What programs are lowered to, as JAX names it: "cuda" for GPUs that are not there,
+        whose kind names none of JAX's backends; the platform else.
       num_processes: The number of the processes whose devices they are.
       replicated: The layout of what is whole on each device.
       are_there: Whether the devices are there; else programs are compiled for them, and not run.
@@ -44,6 +46,8 @@ class Layouts:
         self.platform = devices[0].platform
         self.num_processes = len({device.process_index for device in devices})
         self.are_there = not are_described(devices)
+        is_cuda = self.platform == "gpu" and not self.are_there
+        self.language = "cuda" if is_cuda else self.platform
         self.replicated = NamedSharding(self._mesh, PartitionSpec())
 
     def __str__(self) -> str:

@@ -184,7 +184,7 @@ class Program:
         )
         begun = time.perf_counter()
         with jax.enable_x64(True):
-            partitioned = compiling.trace(*shapes).lower(lowering_platforms=(layouts.platform,))
+            partitioned = compiling.trace(*shapes).lower(lowering_platforms=(layouts.language,))
             compiled = self._fitting(partitioned)
         seconds = lowered.seconds | {"compile": time.perf_counter() - begun}
         products = precision.computed_in(lowered.products, layouts.platform)

@@ -51,7 +51,8 @@ class XLAStrategy(tf.distribute.OneDeviceStrategy):
 
     Args:
       devices: JAX's devices, such as `jax.devices()[:4]`. None: all of them. The name of a
-        topology, such as "v5e:2x4": chips that need not be there, for `compile_ahead` alone.
+        topology, such as "v5e:2x4" or "h100:8": chips that need not be there, for
+        `compile_ahead` alone.
       shard: What is cut beside the batch, each variable of 65,536 elements or more whose size along
         an axis is a multiple of the number of devices: "optimizer", the variables that are no
         weights; "parameters", weights as well. None: nothing.

@@ -1,7 +1,11 @@
-"""Compiles steps for TPUs that are not there, and prints what they are as a line of JSON."""
+"""Compiles steps for chips that are not there, and prints what they are as a line of JSON.
+
+For TPUs; with the argument `gpus` for GPUs.
+"""
 
 import json
 import re
+import sys
 
 import jax
 import keras
@@ -10,7 +14,7 @@ import tensorflow as tf
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import tfdp
-from tfdp.xla import facts
+from tfdp.xla import facts, gpu_kinds
 from tfdp.xla._jax import described
 
 layers = keras.layers
@@ -128,6 +132,11 @@ def too_large():
         return str(error)
     return ""
 
+
+if sys.argv[1:] == ["gpus"]:
+    of_kinds = {kind: step(f"{kind}:1x2", mlp) for kind in gpu_kinds.KINDS}
+    print(json.dumps({make.__name__: step("h100:4", make) for make in INPUTS} | of_kinds))
+    sys.exit()
 
 found = {
     topology: {make.__name__: step(topology, make) for make in INPUTS}
