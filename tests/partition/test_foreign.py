@@ -37,7 +37,7 @@ WHOLE = {
     "private_gradients": {"StridedSlice", "Mul"},
     # Keras' RMSprop looks for rows of a table that are in two sets of them.
     "tickets": {"ScatterNd", "StridedSlice", "ConcatV2"},
-    "translation": {"ScatterNd", "StridedSlice", "ConcatV2"},
+    "translation": {"ScatterNd", "StatelessIf", "StridedSlice", "ConcatV2"},
     # There is no rule for words of strings and for crosses of columns; what follows is as long as
     # they are, and no longer known to be as long as the batch.
     "text_vectorization": {"StringSplitV2", "SparseSoftmaxCrossEntropyWithLogits"},
