@@ -249,15 +249,28 @@ class Conversions:
     def _own_rows(self, whole: Output, rank: int, layout: Sharded) -> Output:
         """Returns the replica's rows along an axis; of no examples a stand-in is zeros."""
         write, place, axis = self.write, self.place(layout), layout.axis
-        if self.program.may_lack_rows(layout.batch):
-            lacking = self._times(write.subtract(1, write.minimum(place.total, 1)), layout.inner)
-            behind = [0] * (2 * axis + 1) + [lacking] + [0] * (2 * (rank - axis - 1))
-            paddings = write.reshape(write.pack(behind, tf.int32), [rank, 2])
-            attrs = {"T": whole.dtype, "Tpaddings": tf.int32}
-            (whole,) = self.writer.node("Pad", [whole, paddings], **attrs)
+        whole = self.never_empty(whole, rank, axis, layout)
         begin = self._times(self.start(layout), layout.inner)
         count = self._times(place.rows, layout.inner)
         return write.slice_axis(whole, rank, axis, begin, count)
+
+    def never_empty(self, whole: Output, rank: int, axis: int, layout: Sharded) -> Output:
+        """Returns a whole tensor with zeros behind it where a layout's batch has no example.
+
+        Args:
+          whole: What stand-ins take rows of.
+          rank: The number of its axes.
+          axis: The axis of the rows.
+          layout: The cut of the batch.
+        """
+        if not self.program.may_lack_rows(layout.batch):
+            return whole
+        write, total = self.write, self.place(layout).total
+        lacking = self._times(write.subtract(1, write.minimum(total, 1)), layout.inner)
+        behind = [0] * (2 * axis + 1) + [lacking] + [0] * (2 * (rank - axis - 1))
+        paddings = write.reshape(write.pack(behind, tf.int32), [rank, 2])
+        attrs = {"T": whole.dtype, "Tpaddings": tf.int32}
+        return self.writer.node("Pad", [whole, paddings], **attrs)[0]
 
     def sliced_in_three_axes(self, whole: Output, layout: Sharded) -> Output:
         """Returns the replica's entries of a whole tensor whose rank the step alone may know."""

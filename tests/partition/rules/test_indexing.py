@@ -139,6 +139,16 @@ def test_of_parameters_and_indices_that_are_cut_one_is_gathered(case, batches):
     assert [each.operation for each in report.exchanged] == [re.match(r"\w+", case)[0]]
 
 
+@pytest.mark.parametrize("length", [0, 1, 7])
+def test_no_examples_take_no_rows_of_none(length):
+    def taken(x):
+        count = tf.shape(x)[0]
+        places = tf.cast(x[:, 0] * 0, tf.int32)
+        return tf.gather(x, tf.fill([count], count - 1)), tf.gather(tf.transpose(x), places, axis=1)
+
+    check(taken, np.random.default_rng(0).normal(size=(length, 3)).astype("f"), whole=None)
+
+
 def test_whole_indices_of_examples_need_all_of_them(layouts):
     x, i, _ = batch(7)
     check(lambda x: tf.gather(x, [3, 0]), x, whole=["GatherV2"])

@@ -109,6 +109,17 @@ def test_a_sum_over_no_axes_is_not_computed():
     assert "Sum" not in {each.op for each in nodes}
 
 
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_a_norm_over_no_axes_gives_magnitudes(dtype):
+    def norms(x):
+        return tf.raw_ops.EuclideanNorm(input=tf.cast(x, dtype) * scale, axis=no_axes)
+
+    scale, no_axes = tf.constant(-1.0 if dtype == "float32" else 1j, dtype), np.zeros(0, "i4")
+    x = np.random.default_rng(0).normal(size=(7, 3)).astype("f")
+    check(norms, x)
+    np.testing.assert_allclose(strategy(3).partitioned(norms)(x), np.abs(x), rtol=1e-6)
+
+
 def test_norms_of_whole_numbers_are_computed_whole():
     def function(x):
         return tf.math.reduce_euclidean_norm(x, 0)

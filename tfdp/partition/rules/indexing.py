@@ -55,7 +55,11 @@ def gather(step: Step) -> Results:
         outputs = step.emit([params.local, local_rows(step, indices, own), step.whole(axis)])
         return step.results(outputs, theirs, [shape])
     if theirs is not None:
-        outputs = step.emit([_whole(step, params), indices.local, step.whole(axis)])
+        rows, places = _whole(step, params), indices.local
+        if not isinstance(params.dim(at), int):  # no examples may have no row for stand-ins to name
+            rows = step.never_empty(rows, params.rank, at, theirs)
+            places = step.filled(places, theirs)
+        outputs = step.emit([rows, places, step.whole(axis)])
         return step.results(outputs, theirs.at(at + theirs.axis - common), [shape])
     return None
 
