@@ -99,3 +99,27 @@ def test_what_is_alike_is_lowered_once_and_nothing_is_left_registered(on_devices
 
     for name in (*branches, definition.signature.name):
         assert not context().has_function(name)
+
+
+def of_one_branch(x):
+    """Cases of one branch of the user's own, in which results as they are given are used on."""
+    number = tf.cast(tf.reduce_sum(x), tf.int32)
+
+    @tf.function
+    def branch(y):
+        same = tf.reshape(y, [4, 6])
+        return tf.sqrt(same) + same, tf.reshape(tf.reshape(same, [4, 6]), [4, 6])
+
+    case = branch.get_concrete_function(tf.TensorSpec([4, 6]))
+    kinds = [tf.float32, tf.float32]
+    found = tf.raw_ops.StatelessCase(branch_index=number, input=[x], Tout=kinds, branches=[case])
+    again = tf.switch_case(number * 2, [lambda: tf.nn.relu(tf.reshape(found[0], [4, 6]) - 1.0)])
+    return [*found, again, number, tf.constant(alike._NUMBER) + number]
+
+
+def test_cases_of_one_branch_of_the_users_own_compute_what_they_do_on_one_device(on_devices):
+    x = tf.reshape(tf.range(24.0), [4, 6])
+    expected = tf.function(of_one_branch)(x)
+    found = on_devices(2).run(of_one_branch, (x,))
+    for one, other in zip(expected, found, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-6)

@@ -103,3 +103,37 @@ def test_outputs_keep_the_order_of_their_names(on_devices):
         found = step(tf.constant([1.0, 2.0]))
         assert list(found) == ["b", "a", "c"]
         assert [float(each) for each in found.values()] == [3.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_step_that_still_runs_reads_nothing_of_the_batch_that_a_generator_writes_next(
+    on_devices, count
+):
+    strategy = on_devices(count)
+    raw = np.zeros(4 * 64 + 16, np.float32)
+    begin = -raw.ctypes.data % 64 // 4  # where TensorFlow and JAX take an array as their own
+    rows = raw[begin : begin + 4 * 64].reshape(4, 64)
+
+    def batches():
+        for number in (1.0, 2.0, 3.0):
+            rows[:] = number
+            yield rows
+
+    data = tf.data.Dataset.from_generator(batches, output_signature=tf.TensorSpec([4, 64]))
+    options = tf.data.Options()
+    options.autotune.enabled = False  # else tf.data asks for batches ahead, which is too early
+    data = data.with_options(options)
+    with strategy.scope():
+        seen = tf.Variable(tf.zeros([3]))
+
+    def step(number, x):  # which needs the batch after all else
+        products = tf.while_loop(
+            lambda i, _: i < 100, lambda i, y: (i + 1, tf.tanh(y @ y)), (0, tf.eye(300) + seen[0])
+        )[1]
+        late = tf.where(tf.reduce_sum(products) > -1e9, 0.0, 1.0)
+        seen.assign(tf.tensor_scatter_nd_update(seen, [[number]], [tf.reduce_mean(x + late)]))
+
+    for number, batch in data.enumerate():
+        assert np.shares_memory(np.asarray(batch), rows)
+        strategy.run(step, (number, batch))
+    np.testing.assert_array_equal(seen.numpy(), [1.0, 2.0, 3.0])

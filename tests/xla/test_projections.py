@@ -82,3 +82,19 @@ def test_a_place_at_infinity_is_filled():
     )
     assert expected[0, 0, 1, 0] == 9.0
     np.testing.assert_array_equal(found, expected)
+
+
+def test_whole_numbers_are_those_of_the_kernel_where_parts_of_pixels_add_up_to_them():
+    draws = np.random.default_rng(0)
+    transforms = tf.constant(draws.normal(size=[64, 8]) * ([1.0, 1.0, 4.0] * 2 + [0.0] * 2))
+    given = tf.fill([64, 3, 4, 1], tf.constant(7, tf.uint8)), tf.cast(transforms, tf.float32)
+    expected = tf.raw_ops.ImageProjectiveTransformV3(
+        images=given[0],
+        transforms=given[1],
+        output_shape=[5, 5],
+        fill_value=7.0,
+        interpolation="BILINEAR",
+        fill_mode="CONSTANT",
+    )
+    found = projected(*given, tf.constant([5, 5]), tf.constant(7.0), "BILINEAR", "CONSTANT")
+    assert np.count_nonzero(found != expected) <= 16  # of 1600; of another order it is 130

@@ -108,3 +108,15 @@ def test_all_devices_draw_together_and_each_step_anew(on_devices):
     weights = first["labels"].numpy()
     np.testing.assert_allclose(weights.sum(1), 1.0, rtol=1e-5)
     assert ((weights > 0.001) & (weights < 0.999)).any()
+
+
+def test_arguments_may_be_unused_or_returned_or_what_others_wait_for(on_devices):
+    def step(images, transforms, unused, returned):
+        with tf.control_dependencies([returned, unused]):
+            return transformed(images, transforms), returned
+
+    found, returned = on_devices(2).run(
+        step, (tf.constant(IMAGES), tf.constant(TRANSFORMS), tf.ones([6]), tf.range(6.0))
+    )
+    np.testing.assert_allclose(found, transformed(IMAGES, TRANSFORMS), atol=1e-5)
+    np.testing.assert_array_equal(returned, np.arange(6.0))

@@ -63,20 +63,22 @@ def inline_cases(module: Any) -> None:
     for case in operations_of(module, ["stablehlo.case"]):
         if len(case.regions) == 1:
             *operations, returned = [each.operation for each in case.regions[0].blocks[0]]
-            values = {each: each for each in returned.operands}
             for operation in operations:
                 if operation.name == "stablehlo.reshape" and _is_as_given(operation):
-                    values[operation.results[0]] = operation.operands[0]  # as results are written
+                    (given,) = operation.operands  # as results are written
+                    operation.results[0].replace_all_uses_with(given)
                 else:
                     operation.move_before(case)
             for result, value in zip(case.results, returned.operands, strict=True):
-                result.replace_all_uses_with(values[value])
+                result.replace_all_uses_with(value)
             branch = case.operands[0]
             case.erase()
             _erase_unused(branch)
     for each in operations_of(module, ["stablehlo.constant"]):
         is_one = str(each.results[0].type) == "tensor<i32>"  # of complex numbers Python has none
-        if is_one and str(each.attributes["value"]) == f"dense<{_NUMBER}> : tensor<i32>":
+        if not is_one or list(each.results[0].uses):  # a user may have this number, too
+            continue
+        if str(each.attributes["value"]) == f"dense<{_NUMBER}> : tensor<i32>":
             each.erase()
     for each in list(module.body.operations):  # copies of what was in the cases
         if ir.StringAttr(each.operation.attributes["sym_name"]).value.startswith(_NAME):
@@ -89,9 +91,14 @@ def _is_as_given(operation: Any) -> bool:
 
 
 def _erase_unused(value: Any) -> None:
-    """Erases what a number is made of, which nothing reads any more."""
+    """Erases the number of a branch, which nothing reads any more: a constant, and its shape.
+
+    Of a case that is the user's another operation may give it, which stays for XLA to drop.
+    """
     while not isinstance(value.owner, ir.Block) and not list(value.uses):
         owner = value.owner
+        if owner.name not in ("stablehlo.broadcast_in_dim", "stablehlo.constant"):
+            return
         operands = list(owner.operands)
         owner.erase()
         if not operands:

@@ -121,7 +121,11 @@ class Program:
 
     def _stacked(self, tensors: Sequence[tf.Tensor]) -> np.ndarray:
         values = [np.asarray(tensor) for tensor in tensors]
-        return values[0] if self._steps == 1 else np.stack(values)
+        if self._steps != 1:
+            return np.stack(values)
+        # A copy: CPU devices read arrays of the host where they lie, after this call, too, and a
+        # generator may have written its next batch there: TensorFlow shares its arrays' memory.
+        return np.array(values[0]) if self._layouts.platform == "cpu" else values[0]
 
     def _placed_in_parts(self, index: int, value: np.ndarray) -> Any:
         like, sharding = self._lowered.parameters[index], self._layouts_of_arguments[index]

@@ -51,13 +51,15 @@ def projected(
         found = _read(images, _rounded(row), _rounded(column), outside)
     else:
         top, left = tf.floor(row), tf.floor(column)
-        down, right = row - top, column - left
         rows = tf.stack([top, top, top + 1.0, top + 1.0], axis=-1)
         columns = tf.stack([left, left + 1.0, left, left + 1.0], axis=-1)
-        up, to_left = 1.0 - down, 1.0 - right
-        parts = tf.stack([up * to_left, up * right, down * to_left, down * right], axis=-1)
         around = tf.cast(_read(images, rows, columns, outside), tf.float32)
-        mixed = tf.reduce_sum(parts[..., tf.newaxis] * around, axis=-2)
+        # In TensorFlow's order: whole numbers are cut off, and 7 is none that is a bit less.
+        across, along = column[..., tf.newaxis, tf.newaxis], row[..., tf.newaxis]
+        to_left, up = left[..., tf.newaxis, tf.newaxis], top[..., tf.newaxis]
+        lines = (to_left + 1.0 - across) * around[..., ::2, :]
+        lines += (across - to_left) * around[..., 1::2, :]
+        mixed = (up + 1.0 - along) * lines[..., 0, :] + (along - up) * lines[..., 1, :]
         found = tf.cast(mixed, images.dtype)
     return tf.where(is_seen[..., tf.newaxis], found, outside)
 

@@ -67,6 +67,9 @@ def written(
     given = [tensor.name for tensor in source.inputs]
     own = {tensor.op.name for tensor in source.inputs}
     others = [node for node in definition.node if node.name not in own]
+    for node in others:  # arguments are there before all
+        node.input[:] = [each for each in node.input if each[0] != "^" or each[1:] not in own]
+    used = {each.split(":")[0] for node in others for each in node.input}
     del definition.node[:]
     definition.node.extend(others)
     outputs = [tensor.name for tensor in source.outputs if tensor is not None]
@@ -76,7 +79,8 @@ def written(
         tensors = [*arguments, *map(graph.capture, source.captured_inputs)]
         values = dict(zip(given, tensors, strict=True))
         made_here = [name for name in outputs if name not in values]
-        found = tf.graph_util.import_graph_def(definition, values, made_here, name="")
+        read = {name: each for name, each in values.items() if name.split(":")[0] in used}
+        found = tf.graph_util.import_graph_def(definition, read, made_here, name="")
         values |= dict(zip(made_here, found, strict=True))
         return [values[name] for name in outputs]
 
