@@ -111,6 +111,38 @@ def test_what_a_function_around_rebinds_is_seen_in_the_next_call(strategy):
     assert float(strategy.run(step, args=(X,))) == 5
 
 
+FACTOR = 1.0
+
+
+def scaled_by_the_modules(x):
+    return functools.reduce(lambda one, _: one * FACTOR, range(1), x)
+
+
+def test_what_a_module_rebinds_is_seen_in_the_next_call(strategy, monkeypatch, caplog):
+    found = []
+    for factor in (1.0, 2.0, 1.0):
+        monkeypatch.setitem(globals(), "FACTOR", factor)
+        found.append(float(strategy.run(scaled_by_the_modules, (tf.constant(3.0),))))
+    assert found == [3.0, 6.0, 3.0]
+    (record,) = caplog.records
+    assert "by the name of FACTOR" in record.getMessage()
+
+
+TRACES = 0
+
+
+def counted(x):
+    global TRACES
+    TRACES += 1
+    return x
+
+
+def test_what_a_step_itself_rebinds_makes_no_other_step_of_it(strategy, caplog):
+    for _ in range(3):
+        strategy.run(counted, (tf.constant(1.0),))
+    assert TRACES == 1 and not caplog.records
+
+
 def test_a_function_of_which_a_later_one_is_a_part_may_be_run(strategy):
     def step(x):
         return later(x) + 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import logging
 import types
@@ -27,9 +28,10 @@ class Runs:
     """The functions that a strategy was asked to run, each with its programs.
 
     Python makes a method anew wherever it is asked for, and a lambda in a loop in each iteration. A
-    function is known again by its code, and by what it refers to: the variables of the function
-    around it, its defaults, and the object whose method it is. Where another of these is referred
-    to, it is another function, which is compiled once more, and a warning names what differs.
+    function is known again by its code, and by what it refers to: the variables of its module and
+    of the function around it, its defaults, and the object whose method it is. Where another of
+    these is referred to, it is another function, which is compiled once more, and a warning names
+    what differs.
 
     Args:
       strategy: The strategy.
@@ -93,12 +95,29 @@ def _referents(function: Callable[..., Any]) -> dict[str, Any]:
         "self": getattr(function, "__self__", None),
         "its defaults": (*(inner.__defaults__ or ()), *(inner.__kwdefaults__ or {}).values()),
     }
+    of_module = inner.__globals__
+    found |= {name: of_module[name] for name in _names(inner.__code__) if name in of_module}
     for name, cell in zip(inner.__code__.co_freevars, inner.__closure__ or (), strict=True):
         try:
             found[name] = cell.cell_contents
         except ValueError:  # it is defined later
             found[name] = None
     return found
+
+
+@functools.lru_cache
+def _names(code: types.CodeType) -> tuple[str, ...]:
+    """Returns what code, and functions within it, look up in their module and do not rebind."""
+    read, bound = set(), set()
+    for each in dis.get_instructions(code):
+        if each.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            read.add(each.argval)
+        elif each.opname == "STORE_GLOBAL":
+            bound.add(each.argval)
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            read |= {*_names(each)}
+    return tuple(sorted(read - bound))
 
 
 def _are_alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -116,7 +135,7 @@ def _key(value: Any) -> Any:
 
 
 def _warn_of_another(former: Mapping[str, Any], referents: Mapping[str, Any]) -> None:
-    other = [name for name, each in referents.items() if _key(each) != _key(former[name])]
+    other = [name for name, each in referents.items() if _key(each) != _key(former.get(name))]
     logging.getLogger("tfdp").warning(
         "%s is compiled once more, for it refers to another object by the name of %s, and so in "
         "each iteration that makes one. Give `strategy.run` what changes in `args`, as a tensor.",
