@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from tfdp.cluster import threads, wire
@@ -94,9 +94,15 @@ class Board:
 
     def post(self, key: str, value: Any = None, payload: bytes = b"") -> None:
         """Posts `value` (JSON) and `payload` under `key` on all boards, in this rank's name."""
+        self.post_together({key: value}, payload)
+
+    def post_together(self, values: Mapping[str, Any], payload: bytes = b"") -> None:
+        """Posts the values under their keys: all of them or, after a failure, none."""
         self._raise_failure()
-        self._keep(self.rank, key, Post(value, payload))
-        self._send({"type": "post", "from": self.rank, "key": key, "value": value}, payload)
+        for key, value in values.items():
+            self._keep(self.rank, key, Post(value, payload))
+            header = {"type": "post", "from": self.rank, "key": key, "value": value}
+            self._send(header, payload)
 
     def post_on_first(self, key: str, payload: bytes) -> None:
         """Posts `payload` under `key` on rank 0's board alone."""
