@@ -31,7 +31,7 @@ from benchmarks.synchronization import add_synchronization
 from benchmarks.telemetry import add_telemetry
 from benchmarks.tpu import add_tpu
 from benchmarks.versions import add_versions
-from tfdp.command_line import add_command, require, set_environment
+from tfdp.base.command_line import add_command, require, set_environment
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -108,7 +108,7 @@ def _data(options: DataOptions, parser: argparse.ArgumentParser) -> int:
     set_environment()
 
     from benchmarks.data.rates import run
-    from tfdp.demo.images import DataUnavailableError
+    from tfdp.tools.demo.image_sets import DataUnavailableError
 
     try:
         return run(options)

@@ -15,9 +15,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tfdp.bench.child_process import Failure
-from tfdp.bench.json_worker import run_for_json
-from tfdp.command_line import add_command, check, option, require, set_environment
+from tfdp.base.command_line import add_command, check, option, require, set_environment
+from tfdp.tools.bench.child_process import ChildFailure
+from tfdp.tools.bench.json_worker import run_for_json
 
 #: By the name of a model its blocks, the examples of a step, and a word on both.
 MODELS = {
@@ -86,7 +86,7 @@ def run(options: ActivationsOptions, console: Console | None = None) -> int:
         for _ in range(options.rounds):
             for way in WAYS:
                 measured = _measured(_words(options, model, way))
-                if isinstance(measured, Failure):
+                if isinstance(measured, ChildFailure):
                     print(measured, file=sys.stderr)
                     return 1
                 found[way].append(measured)
@@ -95,12 +95,12 @@ def run(options: ActivationsOptions, console: Console | None = None) -> int:
     return 0
 
 
-def _measured(words: list[str]) -> dict[str, Any] | Failure:
+def _measured(words: list[str]) -> dict[str, Any] | ChildFailure:
     """Returns the memory of one run, and the time of a step of another, which is not slowed."""
     worker = "benchmarks.activations_worker"
     memory = run_for_json(worker, [*words, "--returns"], 900)
-    time = memory if isinstance(memory, Failure) else run_for_json(worker, words, 900)
-    if isinstance(memory, Failure) or isinstance(time, Failure):
+    time = memory if isinstance(memory, ChildFailure) else run_for_json(worker, words, 900)
+    if isinstance(memory, ChildFailure) or isinstance(time, ChildFailure):
         return time
     return {"memory_mb": memory["memory_mb"], "step_ms": time["step_ms"]}
 

@@ -19,8 +19,8 @@ from keras import layers
 
 import tfdp
 from benchmarks.memory_worker import forget_peak, peak_mb, resident_mb
-from tfdp.bench.devices import split
-from tfdp.bench.step_times import StepTimes
+from tfdp.tools.bench.bench_devices import split
+from tfdp.tools.bench.step_times import StepTimes
 
 
 class Block(layers.Layer):

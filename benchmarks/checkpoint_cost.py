@@ -9,11 +9,11 @@ import os
 from rich.console import Console
 from rich.table import Table
 
-from tfdp.bench.devices import split_cpu
-from tfdp.bench.models import MODELS
-from tfdp.bench.ratios import ratio, spread
-from tfdp.command_line import add_command, check, option, require, set_environment
-from tfdp.files import temporary_folder
+from tfdp.base.atomic_files import temporary_folder
+from tfdp.base.command_line import add_command, check, option, require, set_environment
+from tfdp.tools.bench.bench_devices import split_cpu
+from tfdp.tools.bench.bench_models import MODELS
+from tfdp.tools.bench.ratios import ratio, spread
 
 _EXAMPLES_PER_REPLICA = 16
 _SIDES = ("with", "without")
@@ -77,8 +77,8 @@ def measure(options: CheckpointOptions) -> tuple[dict[str, list[float]], float]:
     import keras
 
     import tfdp
-    from tfdp.bench.models import build_model, random_batch
-    from tfdp.bench.step_times import StepTimes
+    from tfdp.tools.bench.bench_models import build_model, random_batch
+    from tfdp.tools.bench.step_times import StepTimes
 
     strategy = tfdp.DataParallelStrategy(devices=[f"CPU:{i}" for i in range(options.replicas)])
     models = {}

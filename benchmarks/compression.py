@@ -12,14 +12,14 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.sending import made
-from tfdp.bench.devices import split_cpu
-from tfdp.command_line import add_command, check, option, require, set_environment
+from tfdp.base.command_line import add_command, check, option, require, set_environment
+from tfdp.tools.bench.bench_devices import split_cpu
 
 if TYPE_CHECKING:
     import keras
 
-    from tfdp.demo.train import TrainingRun
-    from tfdp.recording import Recorder
+    from tfdp.base.recording import Recorder
+    from tfdp.tools.demo.train import TrainingRun
 
 _SEED = 0
 _BATCH = 64
@@ -132,13 +132,13 @@ class Measured:
 
 def _trained(replicas: int, name: str, epochs: int) -> Measured:
     import tfdp
-    from tfdp.demo import images
-    from tfdp.demo.train import train
-    from tfdp.recording import Recorder
+    from tfdp.base.recording import Recorder
+    from tfdp.tools.demo import image_sets
+    from tfdp.tools.demo.train import train
 
     if replicas == 1:
         run = train(
-            images.load("digits"), strategy=None, epochs=epochs, batch_size=_BATCH, seed=_SEED
+            image_sets.load("digits"), strategy=None, epochs=epochs, batch_size=_BATCH, seed=_SEED
         )
         return Measured(run, 0.0)
     strategy = tfdp.DataParallelStrategy(
@@ -146,7 +146,7 @@ def _trained(replicas: int, name: str, epochs: int) -> Measured:
     )
     recorder = Recorder(strategy.extended.worker_devices)
     run = train(
-        images.load("digits"),
+        image_sets.load("digits"),
         strategy=strategy,
         epochs=epochs,
         batch_size=_BATCH,

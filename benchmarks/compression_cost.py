@@ -21,10 +21,10 @@ from rich.table import Table
 
 from benchmarks.compression import COMPRESSIONS
 from benchmarks.sending import made
-from tfdp.command_line import add_command, check, option, require, set_environment
+from tfdp.base.command_line import add_command, check, option, require, set_environment
 
 if TYPE_CHECKING:
-    from tfdp.collectives import Transport
+    from tfdp.communication.collectives import Transport
 
 _REPLICAS = 4
 _WHOLE = 2 * (_REPLICAS - 1) / _REPLICAS
@@ -159,7 +159,7 @@ def measured(name: str, megabytes: int, rounds: int) -> Cost:
     """Returns the median cost of one compression."""
     import tensorflow as tf
 
-    from tfdp.collectives import Transport
+    from tfdp.communication.collectives import Transport
     from tfdp.compression import Bucket, Compression
 
     compression = made(name)

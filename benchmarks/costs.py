@@ -9,10 +9,10 @@ import sys
 from collections.abc import Mapping
 
 from benchmarks.costs_worker import MODELS, SIDES
-from tfdp.bench.child_process import Failure, run_module
-from tfdp.command_line import add_command, check, option, require
+from tfdp.base.command_line import add_command, check, option, require
+from tfdp.tools.bench.child_process import ChildFailure, run_module
 
-#: What is counted: `tfdp.xla.facts.Facts` says what each is.
+#: What is counted: `tfdp.strategy.xla.compile_facts.CompileFacts` says what each is.
 COUNTED = ("operations", "bytes_accessed")
 
 #: A step under XLAStrategy counts at most so many times as much.
@@ -90,7 +90,7 @@ def measured(name: str, examples: int, timeout_seconds: float) -> dict[str, dict
     for side in SIDES:
         arguments = [side, name, str(examples)]
         ended = run_module("benchmarks.costs_worker", arguments, timeout_seconds)
-        if isinstance(ended, Failure):
+        if isinstance(ended, ChildFailure):
             raise ChildProcessError(str(ended))
         found[side] = json.loads(ended.stdout.splitlines()[-1])
     return found

@@ -14,7 +14,7 @@ SIDES = ("tfdp", "keras_on_jax")
 
 _ADAM = "-adam"
 
-#: Models of `tfdp.bench.models`, with SGD with momentum unless another optimizer is named.
+#: Models of `bench.bench_models`, with SGD with momentum unless another optimizer is named.
 MODELS = (
     "mlp",
     "small",
@@ -30,7 +30,7 @@ MODELS = (
 
 def build(name: str) -> Any:
     """Returns one of `MODELS`, compiled by Keras."""
-    from tfdp.bench.models import build_model
+    from tfdp.tools.bench.bench_models import build_model
 
     model = build_model(name.removesuffix(_ADAM), jit_compile=True)
     if name.endswith(_ADAM):
@@ -83,7 +83,7 @@ def main() -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"
     if parsed.side == "keras_on_jax":
         os.environ["KERAS_BACKEND"] = "jax"
-    from tfdp.bench.models import random_batch
+    from tfdp.tools.bench.bench_models import random_batch
 
     x, y = random_batch(parsed.model.removesuffix(_ADAM), parsed.examples)
     costs = {"tfdp": costs_of_tfdp, "keras_on_jax": costs_of_keras_on_jax}

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from benchmarks import faults_training
 from benchmarks.faults_run import Fault, Run, one_run
-from tfdp.command_line import add_command, check, option, require, set_environment
+from tfdp.base.command_line import add_command, check, option, require, set_environment
 
 _EPOCHS = 14
 _PAUSE_SECONDS = 0.06  # after each step: the launcher looks once a second whether to change ranks

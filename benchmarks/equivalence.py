@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from tfdp import machine
-from tfdp.bench.child_process import Failure
-from tfdp.bench.json_worker import run_for_json
-from tfdp.command_line import add_command, check, option, require, set_environment
+from tfdp.base import machine
+from tfdp.base.command_line import add_command, check, option, require, set_environment
+from tfdp.tools.bench.child_process import ChildFailure
+from tfdp.tools.bench.json_worker import run_for_json
 
 # The largest difference that counts as equal, over the largest value of one device.
 BOUND = 1e-5
@@ -77,7 +77,7 @@ def run(replicas: int, device: str = "CPU", console: Console | None = None) -> i
     for column in ("a Keras program with", "MirroredStrategy", "tfdp"):
         table.add_column(column)
 
-    def trained(case: str) -> dict | Failure:
+    def trained(case: str) -> dict | ChildFailure:
         arguments = ["--case", case, "--replicas", str(replicas), "--device", device]
         on_gpus = device == "GPU"
         return run_for_json(
@@ -90,7 +90,7 @@ def run(replicas: int, device: str = "CPU", console: Console | None = None) -> i
         results = pool.map(trained, CASES)
         found = [*track(results, "Training", len(CASES), console=console, transient=True)]
     for case, result in zip(CASES, found, strict=True):
-        if isinstance(result, Failure):
+        if isinstance(result, ChildFailure):
             console.print(str(result), style="red", markup=False, soft_wrap=True)
             result = {side: {"error": result.reason} for side in ("stock", "tfdp")}
         table.add_row(case, _shown(**result["stock"]), _shown(**result["tfdp"]))

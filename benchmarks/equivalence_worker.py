@@ -19,8 +19,8 @@ import tensorflow as tf
 
 import tfdp
 from benchmarks.equivalence_cases import CASES
-from tfdp.bench.devices import split
-from tfdp.verification.training import compiled_if_told
+from tfdp.tools.bench.bench_devices import split
+from tfdp.verification.training_run import compiled_if_told
 
 
 def measure(

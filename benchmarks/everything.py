@@ -12,8 +12,8 @@ import sys
 import time
 from collections.abc import Mapping
 
-from tfdp.command_line import REQUIRED, add_command, check, option
-from tfdp.files import replace_text
+from tfdp.base.atomic_files import replace_text
+from tfdp.base.command_line import REQUIRED, add_command, check, option
 
 _HOSTS = "tfdp bench --hosts 2 --processes 4 --rate 200mbit --sizes 25MB --rounds 1 --order"
 _HOSTS_SIDES = "--topology native,halving_doubling,hierarchical,ring,torus,auto,stock,gloo,mpi4py"

@@ -16,7 +16,7 @@ from rich.table import Table
 from benchmarks import faults_links
 from benchmarks.faults_run import Fault, Run, one_run
 from benchmarks.faults_training import KINDS, PHASES
-from tfdp.command_line import add_command, check, option, require, set_environment
+from tfdp.base.command_line import add_command, check, option, require, set_environment
 
 _TOLERANCE = 1e-5
 

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks import faults_training
 from benchmarks.faults_run import Fault, Run, one_run, started, until_ended
-from tfdp import machine
-from tfdp.bench import hosts
+from tfdp.base import machine
+from tfdp.tools.bench import hosts
 
 # How the ranks of the two hosts are started: as by a scheduler, which starts both again when both
 # have ended, or by launchers that meet. With 1:2 one host goes on alone.
@@ -139,7 +139,7 @@ def _commands(
             )
             for index, host in enumerate(both)
         ]
-    words = [sys.executable, "-m", "tfdp.cli", "run", "-n", "1", "--max-restarts", "20"]
+    words = [sys.executable, "-m", "tfdp.tools.cli", "run", "-n", "1", "--max-restarts", "20"]
     words += [*start.split(), "--rendezvous", f"{addresses[0]}:29400"]
     words += ["--join-timeout", str(_JOIN_SECONDS), *program]
     return [(hosts.inside(host, words), {}) for host in both]

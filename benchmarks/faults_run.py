@@ -77,7 +77,7 @@ def one_run(
         (folder / "faults.json").write_text(json.dumps(list(faults)))
         if length is not None:
             (folder / faults_training.LENGTH).write_text(json.dumps(dict(length)))
-        command = [sys.executable, "-m", "tfdp.cli", "run", "--max-restarts", "20", "-n"]
+        command = [sys.executable, "-m", "tfdp.tools.cli", "run", "--max-restarts", "20", "-n"]
         if elastic:
             slots = folder / faults_training.SLOTS
             slots.write_text(str(ranks))

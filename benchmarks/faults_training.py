@@ -143,7 +143,7 @@ def main(arguments: list[str]) -> None:
     import tensorflow as tf
 
     import tfdp
-    from tfdp.checkpoint import archive
+    from tfdp.callbacks.checkpoint import archive
 
     write = archive.write
 

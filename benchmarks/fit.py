@@ -14,14 +14,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tfdp import machine
-from tfdp.bench.child_process import Failure, unset_launcher_settings
-from tfdp.bench.json_worker import run_for_json
-from tfdp.bench.models import DENSE, MODELS
-from tfdp.bench.other_engines import SIDES
-from tfdp.bench.ratios import Ratio, ratio, spread
-from tfdp.bench.tables import write_results
-from tfdp.command_line import add_command, check, option, require
+from tfdp.base import machine
+from tfdp.base.command_line import add_command, check, option, require
+from tfdp.tools.bench.bench_models import DENSE, MODELS
+from tfdp.tools.bench.bench_tables import write_results
+from tfdp.tools.bench.child_process import ChildFailure, unset_launcher_settings
+from tfdp.tools.bench.json_worker import run_for_json
+from tfdp.tools.bench.other_engines import SIDES
+from tfdp.tools.bench.ratios import Ratio, ratio, spread
 
 ENGINES = {"tensorflow": "tfdp", "mpi": "tfdp_mpi"}
 
@@ -153,7 +153,7 @@ def run(options: FitOptions, console: Console | None = None) -> int:
     if not any(side in ENGINES.values() for side in installed):
         return 1
     results: list[dict] = []
-    failures: list[Failure] = []
+    failures: list[ChildFailure] = []
     cases = [(model, replicas) for model in options.models for replicas in options.replicas]
     with _progress(console) as progress:
         sides_of = {model: _sides_for(model, installed) for model in options.models}
@@ -165,7 +165,7 @@ def run(options: FitOptions, console: Console | None = None) -> int:
                 for side in rounds:
                     progress.update(task, description=f"{model}, {replicas} replicas, {side}")
                     result = _measure(side, model, replicas, options)
-                    if isinstance(result, Failure):
+                    if isinstance(result, ChildFailure):
                         failures.append(result)
                         console.print(str(result), style="red", markup=False, soft_wrap=True)
                         rounds[side].append(None)
@@ -194,7 +194,8 @@ def summary_table(title: str, rounds: Rounds, batch: int) -> Table:
 
     Args:
       title: The name of the model and the number of replicas.
-      rounds: For each side, one result of :func:`tfdp.bench.fit_worker.measure` a round, or None.
+      rounds: For each side, one result of :func:`tfdp.tools.bench.fit_worker.measure` a round, or
+        None.
       batch: The number of examples per replica.
     """
     delivered = [r for results in rounds.values() for r in results if r is not None]
@@ -264,11 +265,11 @@ def _sides_for(model: str, sides: Sequence[str]) -> list[str]:
     return [side for side in sides if side != "ddp" or model in DENSE]
 
 
-def _measure(side: str, model: str, replicas: int, options: FitOptions) -> dict | Failure:
+def _measure(side: str, model: str, replicas: int, options: FitOptions) -> dict | ChildFailure:
     values = {"model": model, "batch": options.batch, "steps": options.steps}
-    module = "tfdp.bench.ddp_worker"
+    module = "tfdp.tools.bench.ddp_worker"
     if side != "ddp":
-        module = "tfdp.bench.fit_worker"
+        module = "tfdp.tools.bench.fit_worker"
         values |= {"side": side, "replicas": replicas}
     arguments = [part for name, value in values.items() for part in (f"--{name}", str(value))]
     if options.jit_compile and side != "ddp":
@@ -281,7 +282,9 @@ def _measure(side: str, model: str, replicas: int, options: FitOptions) -> dict 
     if side == "stock":
         launch += unset_launcher_settings()
     worker = [sys.executable, "-m", module, *arguments]
-    return run_for_json("tfdp.cli", [*launch, *worker], options.timeout_seconds, prefix="[0] ")
+    return run_for_json(
+        "tfdp.tools.cli", [*launch, *worker], options.timeout_seconds, prefix="[0] "
+    )
 
 
 def _progress(console: Console) -> Progress:

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.console import Console
 from rich.progress import Progress
 
-from tfdp import words
-from tfdp.command_line import add_command, check, option, require, set_environment
+from tfdp.base import words
+from tfdp.base.command_line import add_command, check, option, require, set_environment
 
 # Examples in each batch whose length the programs leave open.
 LENGTH = 32
@@ -58,7 +58,8 @@ def add_gathers(commands: argparse._SubParsersAction) -> None:
         _gathers,
         help="what programs send beyond their gradients, and what asks for it",
         description="Runs the programs of `equivalence`, of tests/foreign, tests/partition and "
-        f"tests/xla on {REPLICAS} replicas and prints what they gather and sum besides gradients, "
+        f"tests/strategy/xla on {REPLICAS} replicas and prints what they gather and sum besides "
+        "gradients, "
         f"by what asked for it, the largest first, for batches of {LENGTH} examples.",
     )
 

@@ -15,9 +15,9 @@ import tfdp
 from benchmarks import partitioners_programs
 from benchmarks.gathers import LENGTH, REPLICAS, Sent
 from tfdp.partition import Batch, ReplicaProgram, purposes
-from tfdp.partition.dependencies import Dependencies, Position
+from tfdp.partition.explain.dependencies import Dependencies, Position
 from tfdp.partition.sizes import evaluated
-from tfdp.strategy.traces import Trace
+from tfdp.strategy.programs.program_trace import ProgramTrace
 
 
 def programs() -> dict[str, Callable[[tf.distribute.Strategy], Any]]:
@@ -50,14 +50,14 @@ def sent_by(name: str, run: Callable[[tf.distribute.Strategy], Any]) -> list[Sen
     """
     strategy = tfdp.DataParallelStrategy([f"CPU:{index}" for index in range(REPLICAS)])
     found: list[Sent] = []
-    usual = Trace.calls_of
+    usual = ProgramTrace.calls_of
 
-    def noting(self: Trace, *args: Any, **kwargs: Any) -> Any:
+    def noting(self: ProgramTrace, *args: Any, **kwargs: Any) -> Any:
         calls = usual(self, *args, **kwargs)
         found.extend(_beyond_gradients(name, calls.explained, self.source))
         return calls
 
-    with mock.patch.object(Trace, "calls_of", noting):
+    with mock.patch.object(ProgramTrace, "calls_of", noting):
         partitioners_programs.trained(run, strategy)
     return found
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.keras_on_jax_worker import MODELS, SIDES
-from tfdp.bench.ratios import ratio
-from tfdp.command_line import add_command, check, option, require
+from tfdp.base.command_line import add_command, check, option, require
+from tfdp.tools.bench.ratios import ratio
 
 VARIABLES = (10, 100, 600, 3000)
 

@@ -13,10 +13,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tfdp.bench.child_process import Failure, run_module
-from tfdp.bench.models import MODELS
-from tfdp.command_line import add_command, check, option, require, set_environment
-from tfdp.prediction.memory import SHARDS
+from tfdp.base.command_line import add_command, check, option, require, set_environment
+from tfdp.tools.bench.bench_models import MODELS
+from tfdp.tools.bench.child_process import ChildFailure, run_module
+from tfdp.tools.prediction.memory import SHARDS
 
 #: What is kept: see `benchmarks.memory_worker`.
 STATES = ("Adam", "Adam with an average", "Adam in windows")
@@ -70,7 +70,7 @@ def run(options: MemoryOptions, console: Console | None = None) -> int:
     for found, environment in [(kept, _GIVE_BACK), *[(timed, ())] * options.rounds]:
         for shard in SHARDS:
             measured = _measured(options, shard, environment)
-            if isinstance(measured, Failure):
+            if isinstance(measured, ChildFailure):
                 print(measured, file=sys.stderr)
                 return 1
             found[shard] += measured
@@ -80,13 +80,13 @@ def run(options: MemoryOptions, console: Console | None = None) -> int:
 
 def _measured(
     options: MemoryOptions, shard: str, environment: Sequence[str]
-) -> list[dict[str, Any]] | Failure:
+) -> list[dict[str, Any]] | ChildFailure:
     """Returns what each rank measured."""
     words = ["--shard", shard, "--model", options.model, "--state", options.state]
     words += ["--batch", str(options.batch), "--steps", str(options.steps)]
     worker = ["env", *environment, sys.executable, "-m", "benchmarks.memory_worker", *words]
     child = run_module("tfdp", ["run", "-n", str(options.processes), "--", *worker], 600)
-    if isinstance(child, Failure):
+    if isinstance(child, ChildFailure):
         return child
     lines = [line.partition("MEASURED ")[2] for line in child.stdout.splitlines()]
     return [json.loads(line) for line in lines if line]

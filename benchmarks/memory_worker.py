@@ -17,12 +17,12 @@ import keras
 import tensorflow as tf
 
 import tfdp
-from tfdp.bench import models
-from tfdp.bench.step_times import StepTimes
-from tfdp.checkpoint import variables
-from tfdp.checkpoint.writer import Writer
-from tfdp.files import temporary_folder
-from tfdp.replicas import processes_of
+from tfdp.base.atomic_files import temporary_folder
+from tfdp.callbacks.checkpoint import model_variables
+from tfdp.callbacks.checkpoint.checkpoint_writer import CheckpointWriter
+from tfdp.communication.replicas import processes_of
+from tfdp.tools.bench import bench_models
+from tfdp.tools.bench.step_times import StepTimes
 
 # The first step traces.
 _WARM_UP = 3
@@ -39,7 +39,7 @@ def measure(shard: str, model: str, state: str, batch: int, steps: int) -> dict[
 
     Args:
       shard: The strategy's `shard`, or "none".
-      model: A name of :mod:`tfdp.bench.models`.
+      model: A name of :mod:`tfdp.tools.bench.bench_models`.
       state: One of `benchmarks.memory.STATES`.
       batch: The number of examples per replica.
       steps: The number of timed steps.
@@ -54,12 +54,12 @@ def measure(shard: str, model: str, state: str, batch: int, steps: int) -> dict[
     strategy = tfdp.DataParallelStrategy(shard=None if shard == "none" else shard)
     keras.utils.set_random_seed(0)
     with strategy.scope():
-        built = models.build_model(model)
+        built = bench_models.build_model(model)
         built.compile(keras.optimizers.Adam(1e-4, **_STATES[state]), loss=built.loss)
         before = resident_mb()
         built.optimizer.build(built.trainable_variables)
         grown = resident_mb() - before
-    inputs, labels = models.random_batch(model, strategy.num_replicas_in_sync * batch)
+    inputs, labels = bench_models.random_batch(model, strategy.num_replicas_in_sync * batch)
     data = tf.data.Dataset.from_tensors((inputs, labels)).repeat()
     times = StepTimes()
     built.fit(data, steps_per_epoch=_WARM_UP + steps, callbacks=[times], verbose=0)
@@ -91,8 +91,8 @@ def checkpoint_mb(model: keras.Model) -> float:
     before = resident_mb()
     forget_peak()
     with temporary_folder() as folder:
-        writer = Writer(pathlib.Path(folder), keep=1)
-        arrays = variables.wholes(processes, "all", variables.copies(model, processes))
+        writer = CheckpointWriter(pathlib.Path(folder), keep=1)
+        arrays = model_variables.wholes(processes, "all", model_variables.copies(model, processes))
         if processes.rank == 0:
             writer.write(1, {}, arrays)
         else:

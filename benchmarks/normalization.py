@@ -9,9 +9,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tfdp.bench.devices import split_cpu
-from tfdp.bench.ratios import ratio, spread
-from tfdp.command_line import add_command, check, option, require, set_environment
+from tfdp.base.command_line import add_command, check, option, require, set_environment
+from tfdp.tools.bench.bench_devices import split_cpu
+from tfdp.tools.bench.ratios import ratio, spread
 
 _EXAMPLES_PER_REPLICA = 16
 _MODELS = ("mobilenet", "resnet18")
@@ -105,8 +105,8 @@ def measure(
     import keras
 
     import tfdp
-    from tfdp.bench.models import build_model, random_batch
-    from tfdp.bench.step_times import StepTimes
+    from tfdp.tools.bench.bench_models import build_model, random_batch
+    from tfdp.tools.bench.step_times import StepTimes
 
     devices = [f"CPU:{i}" for i in range(options.replicas)] if processes == 1 else None
     made: dict[str, tuple[Any, Any]] = {}

@@ -11,8 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tfdp.bench.ratios import ratio, spread
-from tfdp.command_line import add_command, check, option, require, set_environment
+from tfdp.base.command_line import add_command, check, option, require, set_environment
+from tfdp.tools.bench.ratios import ratio, spread
 
 REFERENCE = "keras Adam"
 
@@ -102,15 +102,15 @@ def measure(rounds: int) -> dict[str, list[float]]:
 def _optimizers() -> dict[str, Callable[[], Any]]:
     import keras
 
-    from tfdp import optimizers
+    import tfdp
 
     return {
         REFERENCE: lambda: keras.optimizers.Adam(1e-4),
         "keras AdamW": lambda: keras.optimizers.AdamW(1e-4),
         "keras Lamb": lambda: keras.optimizers.Lamb(1e-4),
-        "tfdp LAMB": lambda: optimizers.LAMB(1e-4),
+        "tfdp LAMB": lambda: tfdp.optimizers.LAMB(1e-4),
         "keras SGD, momentum": lambda: keras.optimizers.SGD(1e-4, momentum=0.9),
-        "tfdp LARS": lambda: optimizers.LARS(1e-4),
+        "tfdp LARS": lambda: tfdp.optimizers.LARS(1e-4),
     }
 
 
@@ -119,7 +119,7 @@ def _update(optimizer: Any) -> Callable[[], None]:
     import keras
     import tensorflow as tf
 
-    from tfdp.bench.models import build_model
+    from tfdp.tools.bench.bench_models import build_model
 
     keras.utils.set_random_seed(0)
     variables = build_model("mlp").trainable_variables

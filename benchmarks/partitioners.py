@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from tfdp.command_line import add_command, check, option, require, set_environment
+from tfdp.base.command_line import add_command, check, option, require, set_environment
 
 # The largest difference that counts as equal: beyond it a program does not round otherwise.
 BOUND = 1e-4

@@ -25,7 +25,7 @@ import tensorflow as tf
 
 import tfdp
 from benchmarks.partitioners_programs import Outcome, compiles, difference, programs, trained
-from tfdp.bench.devices import split
+from tfdp.tools.bench.bench_devices import split
 
 # Beyond this two outcomes differ by more than by rounding.
 BOUND = 1e-4

@@ -16,11 +16,11 @@ def made(words: str) -> Any:
     >>> made("ErrorFeedback(PowerSGD(4))").inner.rank
     4
     """
-    from tfdp import compression, synchronization
+    import tfdp
 
     names = {
         name: getattr(module, name)
-        for module in (compression, synchronization)
+        for module in (tfdp.compression, tfdp.synchronization)
         for name in module.__all__
     }
     return eval(words, {"__builtins__": {}, "dict": dict}, names)

@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.sending import named
-from tfdp.bench import hosts, link_rate
-from tfdp.bench.child_process import Failure
-from tfdp.bench.json_worker import run_for_json
-from tfdp.bench.on_host import on_hosts
-from tfdp.bench.tables import write_results
-from tfdp.command_line import add_command, check, option, require, set_environment
+from tfdp.base.command_line import add_command, check, option, require, set_environment
+from tfdp.tools.bench import hosts, link_rate
+from tfdp.tools.bench.bench_tables import write_results
+from tfdp.tools.bench.child_process import ChildFailure
+from tfdp.tools.bench.json_worker import run_for_json
+from tfdp.tools.bench.on_host import on_hosts
 
 MODELS = ("mlp", "transformer")
 
@@ -144,7 +144,7 @@ def run(options: SlowLinksOptions, console: Console | None = None) -> int:
     """
     console = console or Console()
     measured: dict[str, list[dict]] = {each: [] for each in options.arguments}
-    failures: list[Failure] = []
+    failures: list[ChildFailure] = []
     with hosts.hosts(options.hosts, options.rate) as namespaces:
         sender, receiver = (hosts.inside(name, []) for name in namespaces[:2])
         rate = link_rate.measure(sender, receiver, hosts.address(1))
@@ -152,7 +152,7 @@ def run(options: SlowLinksOptions, console: Console | None = None) -> int:
             for arguments in measured:
                 with console.status(f"round {number + 1}: {arguments or 'whole gradients'}"):
                     result = _measure(arguments, options, namespaces)
-                if isinstance(result, Failure):
+                if isinstance(result, ChildFailure):
                     failures.append(result)
                     console.print(str(result), style="red", markup=False, soft_wrap=True)
                 else:
@@ -170,14 +170,14 @@ def run(options: SlowLinksOptions, console: Console | None = None) -> int:
 
 def _measure(
     arguments: str, options: SlowLinksOptions, namespaces: Sequence[str]
-) -> dict | Failure:
+) -> dict | ChildFailure:
     worker = [sys.executable, "-m", "benchmarks.slow_links_worker", "--strategy", arguments]
     worker += ["--model", options.model, "--batch", str(options.batch)]
     worker += ["--engine", options.engine, "--topology", options.topology]
     words = ["run", "-n", str(len(options.host_of_ranks))]
     words += ["--engine", "mpi"] if options.engine == "mpi" else []
     words += ["--", *on_hosts(namespaces, options.host_of_ranks, worker)]
-    return run_for_json("tfdp.cli", words, options.timeout_seconds, prefix="[0] ")
+    return run_for_json("tfdp.tools.cli", words, options.timeout_seconds, prefix="[0] ")
 
 
 def bound(weights: int, host_of_ranks: Sequence[int], rate: float) -> float:

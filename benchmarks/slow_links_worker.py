@@ -1,6 +1,6 @@
 """One rank of one measurement of `benchmarks slow-links`; prints one line of JSON.
 
-    tfdp run -n 2 -- python -m tfdp.bench.on_host NAME,NAME 0,1 \
+    tfdp run -n 2 -- python -m tfdp.tools.bench.on_host NAME,NAME 0,1 \
         python -m benchmarks.slow_links_worker --strategy "compression=Int8()" --model mlp ...
 """
 
@@ -16,7 +16,7 @@ import tensorflow as tf
 
 import tfdp
 from benchmarks.sending import arguments_of
-from tfdp.bench import models, on_host
+from tfdp.tools.bench import bench_models, on_host
 
 # The steps before the timed ones: the first traces, the second is the first that was traced.
 _WARM_UP = 3
@@ -30,7 +30,7 @@ def measure(strategy: str, model: str, batch: int, engine: str, topology: str) -
 
     Args:
       strategy: One of `benchmarks.slow_links.ARGUMENTS`.
-      model: A name of :mod:`tfdp.bench.models`.
+      model: A name of :mod:`tfdp.tools.bench.bench_models`.
       batch: The number of examples per replica.
       engine: The strategy's engine.
       topology: The strategy's topology.
@@ -46,8 +46,8 @@ def measure(strategy: str, model: str, batch: int, engine: str, topology: str) -
     made = tfdp.DataParallelStrategy(engine=engine, topology=topology, **arguments)
     keras.utils.set_random_seed(0)
     with made.scope():
-        built = models.build_model(model)
-    inputs, labels = models.random_batch(model, made.num_replicas_in_sync * batch)
+        built = bench_models.build_model(model)
+    inputs, labels = bench_models.random_batch(model, made.num_replicas_in_sync * batch)
     data = tf.data.Dataset.from_tensors((inputs, labels)).repeat()
     clock = _Clock(steps)
     built.fit(data, epochs=1, steps_per_epoch=_WARM_UP + steps, callbacks=[clock], verbose=0)

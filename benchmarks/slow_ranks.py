@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from tfdp.command_line import add_command, check, option
+from tfdp.base.command_line import add_command, check, option
 
 # The seconds that each rank computes for its steps, [steps, ranks]; 1 where nothing is slow.
 Seconds: TypeAlias = np.ndarray

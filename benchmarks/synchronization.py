@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.sending import made
-from tfdp.bench.devices import split_cpu
-from tfdp.command_line import add_command, check, option, require, set_environment
+from tfdp.base.command_line import add_command, check, option, require, set_environment
+from tfdp.tools.bench.bench_devices import split_cpu
 
 if TYPE_CHECKING:
-    from tfdp.demo.train import TrainingRun
+    from tfdp.tools.demo.train import TrainingRun
 
 _BATCH = 16
 
@@ -152,14 +152,14 @@ def _trained(replicas: int, name: str, epochs: int, rate: float, seed: int) -> T
     import keras
 
     import tfdp
-    from tfdp.demo import images
-    from tfdp.demo.train import train
+    from tfdp.tools.demo import image_sets
+    from tfdp.tools.demo.train import train
 
     strategy = tfdp.DataParallelStrategy(
         devices=[f"CPU:{index}" for index in range(replicas)], synchronization=made(name)
     )
     return train(
-        images.load("digits"),
+        image_sets.load("digits"),
         strategy=strategy,
         epochs=epochs,
         batch_size=_BATCH,
@@ -169,15 +169,15 @@ def _trained(replicas: int, name: str, epochs: int, rate: float, seed: int) -> T
 
 
 def _steps() -> int:
-    from tfdp.demo import images
-    from tfdp.demo.train import steps_per_epoch
+    from tfdp.tools.demo import image_sets
+    from tfdp.tools.demo.train import steps_per_epoch
 
-    return steps_per_epoch(images.load("digits"), _BATCH)
+    return steps_per_epoch(image_sets.load("digits"), _BATCH)
 
 
 def _bytes_of_weights() -> int:
-    from tfdp.demo import images
-    from tfdp.demo.train import build_model
+    from tfdp.tools.demo import image_sets
+    from tfdp.tools.demo.train import build_model
 
-    model = build_model(images.load("digits").train_images.shape[1:])
+    model = build_model(image_sets.load("digits").train_images.shape[1:])
     return sum(4 * variable.value.shape.num_elements() for variable in model.trainable_variables)

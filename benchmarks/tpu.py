@@ -6,9 +6,9 @@ import argparse
 import contextlib
 import dataclasses
 
-from tfdp.bench.models import OF_TOKENS, build_model, input_shape
-from tfdp.command_line import add_command, check, option, require, set_environment
-from tfdp.xla import gpu_kinds
+from tfdp.base.command_line import add_command, check, option, require, set_environment
+from tfdp.strategy.xla import gpu_kinds
+from tfdp.tools.bench.bench_models import OF_TOKENS, build_model, input_shape
 
 MODELS = ("mlp", "resnet50", "transformer", "lstm")
 

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 
-from tfdp.command_line import REQUIRED, add_command, check, option, set_environment
+from tfdp.base.command_line import REQUIRED, add_command, check, option, set_environment
 
 _ROOT = pathlib.Path(__file__).parent.parent
 
@@ -34,13 +34,13 @@ VERSIONS = (
 # The tests that fail if a function or a private name of TensorFlow or Keras is not what it was, and
 # TensorFlow's and Keras' own tests of strategies.
 TESTS = (
-    "tests/keras_adapter/test_hooks.py",
+    "tests/keras/test_hooks.py",
     "tests/strategy/test_tensorflow.py",
     "tests/strategy/test_tensorflow_guard.py",
     "tests/strategy/test_keras_guard.py",
-    "tests/collectives/test_runtime.py",
+    "tests/communication/collectives/test_runtime.py",
     "tests/data/test_tensorflow.py",
-    "tests/determinism/test_private_names.py",
+    "tests/base/determinism/test_private_names.py",
     "tests/verification/test_fresh_state.py",
 )
 

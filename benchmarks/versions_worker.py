@@ -10,8 +10,8 @@ import json
 from benchmarks.equivalence import BOUND
 from benchmarks.equivalence_cases import CASES
 from benchmarks.equivalence_worker import measure
-from tfdp import machine
-from tfdp.bench.devices import split
+from tfdp.base import machine
+from tfdp.tools.bench.bench_devices import split
 
 _REPLICAS = 2
 

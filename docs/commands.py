@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from tfdp.cli import build_parser
+from tfdp.tools.cli import build_parser
 
 
 class Commands(SphinxDirective):

@@ -12,7 +12,7 @@ TIMEOUT_SECONDS = 600
 
 def tfdp_run(processes, devices=1):
     """What starts a cluster of so many ranks, each of so many replicas."""
-    command = [sys.executable, "-m", "tfdp.cli", "run", "-n", str(processes)]
+    command = [sys.executable, "-m", "tfdp.tools.cli", "run", "-n", str(processes)]
     command += ["--devices-per-process", str(devices)]
     return [*command, "--timeout", str(TIMEOUT_SECONDS - 20), "--"]
 

@@ -124,7 +124,7 @@ def pytest_collection_modifyitems(config, items):
         if "replicas" in fixtures and item.get_closest_marker("telling") is None:
             item.add_marker(pytest.mark.slow)
     if ONLY_FIRST_CASES:
-        promised = [item for item in items if item.path.parent.name == "keras_adapter"]
+        promised = [item for item in items if item.path.parent.name == "keras"]
         kept = [item for item in promised if not tiers.is_exhaustive(item)]
         first = {(item.path, item.originalname): item for item in reversed(kept)}
         left_out = {*promised} - {*first.values()}

@@ -7,9 +7,10 @@ import numpy as np
 import tensorflow as tf
 
 import tfdp
-from tfdp.partition import registering
-from tfdp.replicas import checksums
-from tfdp.strategy import numbers_in_shapes, order_of_sums, program_calls
+from tfdp.communication.replicas import checksums
+from tfdp.data.distributed import counts_in_shapes
+from tfdp.partition.finish import registration
+from tfdp.strategy.programs import program_call, reduction_order
 
 layers = keras.layers
 LENGTHS = {"even": 16, "uneven": 15}
@@ -58,10 +59,10 @@ def as_on_gpus(monkeypatch):
     def host_of(device):
         return tf.DeviceSpec.from_string(device).replace(device_index=0).to_string()
 
-    monkeypatch.setattr(registering, "host_of", host_of)
-    monkeypatch.setattr(program_calls, "host_of", host_of)
-    monkeypatch.setattr(numbers_in_shapes, "needed_by", lambda devices: True)
-    monkeypatch.setattr(order_of_sums, "is_any", lambda devices: True)
+    monkeypatch.setattr(registration, "host_of", host_of)
+    monkeypatch.setattr(program_call, "host_of", host_of)
+    monkeypatch.setattr(counts_in_shapes, "needed_by", lambda devices: True)
+    monkeypatch.setattr(reduction_order, "is_any", lambda devices: True)
 
 
 def traced(name, length, replicas, optimizer=keras.optimizers.Adam, make=tfdp.DataParallelStrategy):

@@ -18,7 +18,7 @@ WEIGHT_TOLERANCE = 1e-5  # of the largest weight
 LOGICAL_DEVICES = 5
 
 if DEVICE == "GPU" and not CLUSTER_REPLICAS:
-    from tfdp.bench.devices import split
+    from tfdp.tools.bench.bench_devices import split
 
     split(4, "GPU")  # each of them sets memory aside
 if not CLUSTER_REPLICAS:
@@ -72,12 +72,12 @@ in_one_process = pytest.mark.skipif(bool(CLUSTER_REPLICAS), reason="it is about 
 def strategy(replicas, **options):
     """A `tfdp.DataParallelStrategy` over the first `replicas` logical devices, or the cluster."""
     import tfdp
-    from tfdp.strategy import parted
+    from tfdp.strategy import sharded_variable
 
     if SHARD and not options.keys() & {"shard", "compression", "synchronization"} and replicas != 1:
         options["shard"] = SHARD
     if options.get("shard") == "parameters":
-        parted.SMALLEST_CUT = 2  # the tests' models are small
+        sharded_variable.SMALLEST_SHARD = 2  # the tests' models are small
     if CLUSTER_REPLICAS:
         return tfdp.DataParallelStrategy(**{"timeout_seconds": 60, **options})
     return tfdp.DataParallelStrategy(devices=[f"{DEVICE}:{i}" for i in range(replicas)], **options)
@@ -238,7 +238,7 @@ def batches_of(sizes, *arrays):
 
 def new_folder(tmp_path_factory, name, model):
     """A folder for what `model` writes; under a cluster's strategy it is rank 0's on every rank."""
-    from tfdp.replicas import processes_of
+    from tfdp.communication.replicas import processes_of
 
     folder = tmp_path_factory.mktemp(name)
     processes = processes_of(model.distribute_strategy)

@@ -5,7 +5,7 @@ import contextlib
 import socket
 import time
 
-from tfdp.cluster.board import Board
+from tfdp.cluster.control_channel import ControlChannel
 from tfdp.cluster.rendezvous import meet
 from tfdp.cluster.spec import Cluster
 
@@ -58,7 +58,7 @@ def boards(world_size, timeout_seconds=20.0):
     described = clusters(world_size)
     meetings = on_all(*(lambda c=c: meet(c, {}, no_difference, 20.0) for c in described))
     made = [
-        Board(rank, world_size, meeting.connections, timeout_seconds)
+        ControlChannel(rank, world_size, meeting.connections, timeout_seconds)
         for rank, meeting in enumerate(meetings)
     ]
     try:

@@ -14,7 +14,7 @@ import collections
 import pytest
 import tensorflow as tf
 
-from tfdp.engines import tensorflow
+from tfdp.communication.engines import tensorflow_engine
 
 # Where an operation has its group key; its instance key is the next input.
 _GROUP_KEY = {
@@ -34,7 +34,7 @@ def as_nccl(monkeypatch):
         rows = tf.raw_ops.CollectiveAllToAllV2(input=input, **options)
         return tf.reduce_sum(rows, 0, keepdims=True)
 
-    monkeypatch.setattr(tensorflow, "communication_hint", lambda devices: "nccl")
+    monkeypatch.setattr(tensorflow_engine, "communication_hint", lambda devices: "nccl")
     monkeypatch.setattr(tf.raw_ops, "CollectiveReduceScatterV2", reduce_scatter)
 
 

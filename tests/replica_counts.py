@@ -2,7 +2,7 @@
 
 import os
 
-# Set by `tests/keras_adapter/test_across_processes.py`: the promise's tests run in every process of
+# Set by `tests/keras/test_across_processes.py`: the promise's tests run in every process of
 # a cluster, all with the same strategy.
 CLUSTER_REPLICAS = int(os.environ.get("TFDP_TESTS_CLUSTER_REPLICAS", "0"))
 
@@ -12,7 +12,7 @@ SHARD = os.environ.get("TFDP_TESTS_SHARD")
 # "1": what the promise's tests do with a model, such as `fit`, they do in its scope.
 IN_SCOPE = os.environ.get("TFDP_TESTS_IN_SCOPE") == "1"
 
-# Those of `keras_adapter` may run there in their first case alone: cases differ in what a process
+# Those of `keras` may run there in their first case alone: cases differ in what a process
 # does by itself.
 ONLY_FIRST_CASES = os.environ.get("TFDP_TESTS_ONLY_FIRST_CASES") == "1"
 

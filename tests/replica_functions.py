@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from tfdp.engines import Sequences
+from tfdp.communication.engines import Sequences
 
 DEVICES = [f"/job:localhost/replica:0/task:0/device:CPU:{index}" for index in range(4)]
 

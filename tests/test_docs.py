@@ -15,9 +15,9 @@ import nbformat
 import public_names
 import pytest
 import shared
-from report.browser import chromium
+from tools.report.browser import chromium
 
-from tfdp.cli import build_parser
+from tfdp.tools.cli import build_parser
 
 pytestmark = pytest.mark.slow
 

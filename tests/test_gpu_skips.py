@@ -13,12 +13,11 @@ SKIPPED = re.compile(
 def test_the_page_names_what_is_skipped_on_a_gpu():
     skipped = [
         name
-        for path in sorted((TESTS / "keras_adapter").rglob("test_*.py"))
+        for path in sorted((TESTS / "keras").rglob("test_*.py"))
         for name in SKIPPED.findall(path.read_text())
     ]
     asked = sum(
-        path.read_text().count('DEVICE == "GPU"')
-        for path in (TESTS / "keras_adapter").rglob("*.py")
+        path.read_text().count('DEVICE == "GPU"') for path in (TESTS / "keras").rglob("*.py")
     )
     text = PAGE.read_text()
     told = text[text.index("TFDP_TESTS_DEVICE=GPU") : text.index("## What one GPU said")]

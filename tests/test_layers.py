@@ -12,81 +12,59 @@ MAX_LINES = 400
 
 # Imports go down, or stay within one package. A new package or module must be given a layer.
 LAYERS = {
-    "command_line": 0,
     "errors": 0,
-    "files": 0,
-    "gpus": 0,
-    "machine": 0,
-    "shares": 0,
-    "stragglers": 0,
-    "tracebacks": 0,
-    "words": 0,
-    "bucketing": 1,
-    "cluster": 1,
-    "hooks": 1,
-    "sharding": 1,
-    "topology": 1,
-    "prediction": 2,  # of steps on a cluster: asked by `plan` and `report`
-    "lazy": 2,  # says which versions were tested where a private name is missing
-    "determinism": 3,
-    "manifest": 4,  # knows strategies, data and models by their public attributes alone
-    "recording": 4,  # what graphs tell of themselves: written by all that is above
-    "engines": 5,
-    "optimizers": 5,
-    "collectives": 6,  # made of an engine's primitives
-    "compression": 7,  # what gradients become on their way; `strategy` gives it to `collectives`
-    "synchronization": 7,  # when replicas that train by themselves agree
-    "partition": 9,  # from the program of one device to that of a replica
-    "replicas": 8,  # what replicas do together: asked by what is above, answered by `strategy`
-    "checkpoint": 9,  # what a checkpoint is; the callback keeps it
-    "callbacks": 10,
-    "data": 9,  # owns the protocol of a feed, which Keras' trainer and the strategy are given
-    "keras_adapter": 11,
-    "strategy": 12,  # composes the Keras adapter, which knows nothing of it
-    "xla": 13,  # has a compiler partition what the strategy would
-    "verification": 13,  # trains users' programs under a strategy
-    "bench": 14,
-    "doctor": 14,
-    "launch": 14,
-    "report": 14,
-    "check_gpu": 15,  # asks what the doctor, the verification and the benchmarks ask
-    "demo": 15,  # starts its processes with the launcher
-    "plan": 15,  # draws with the report's charts, and reads its logs
-    "cli": 16,  # calls the others of its kind
+    "synchronization": 0,  # when replicas that train by themselves agree; a user's name
+    "topology": 0,
+    "base": 1,
+    "cluster": 2,
+    "optimizers": 2,
+    "communication": 3,  # what replicas do together: asked by what is above, answered by `strategy`
+    "callbacks": 4,
+    "compression": 4,  # what gradients become on their way; `strategy` gives it to the collectives
+    "data": 4,  # owns the protocol of a feed, which Keras' trainer and the strategy are given
+    "partition": 4,  # from the program of one device to that of a replica
+    "keras": 5,
+    "strategy": 6,  # composes the rooms below, which know nothing of it
+    "verification": 7,  # trains users' programs under a strategy; a user's name
+    "tools": 8,  # nothing that trains imports them
 }
 
 # These import the package's lazy surface (`import tfdp`) as a user would.
-USERS = {"bench", "check_gpu", "demo", "doctor", "cli", "launch", "plan"}
+USERS = {"tools"}
 
 PRIVATE = ("tensorflow.python", "keras.src", "jax._src", "jaxlib")
 PRIVATE_IMPORTS_IN = {
     "tfdp/partition/_tensorflow.py",
     "tfdp/strategy/_tensorflow.py",
     "tfdp/strategy/_tensorflow_programs.py",
-    "tfdp/keras_adapter/_keras.py",
-    "tfdp/keras_adapter/_tensorflow.py",
-    "tfdp/collectives/_tensorflow.py",
+    "tfdp/keras/_keras.py",
+    "tfdp/keras/_tensorflow.py",
+    "tfdp/communication/collectives/_tensorflow.py",
     "tfdp/data/_tensorflow.py",
-    "tfdp/determinism/_keras.py",
-    "tfdp/determinism/_tensorflow.py",
-    "tfdp/xla/_jax.py",
-    "tfdp/xla/_tensorflow.py",
+    "tfdp/data/distributed/_tensorflow.py",
+    "tfdp/base/determinism/_keras.py",
+    "tfdp/base/determinism/_tensorflow.py",
+    "tfdp/strategy/xla/_jax.py",
+    "tfdp/strategy/xla/_tensorflow.py",
     "tfdp/verification/_keras.py",
     "tfdp/verification/_tensorflow.py",
-    "tfdp/bench/other_engines.py",  # patches the strategy that tfdp is measured against
+    "tfdp/tools/bench/other_engines.py",  # patches the strategy that tfdp is measured against
 }
 
 # What remains outside of the shims: above all what iterators of tf.distribute keep.
 PRIVATE_ATTRIBUTES_IN = {
-    "tfdp/bench/ddp_worker.py": {"_get_ddp_logging_data"},
-    "tfdp/callbacks/checkpoint.py": {"_initial_epoch"},
+    "tfdp/tools/bench/ddp_worker.py": {"_get_ddp_logging_data"},
+    "tfdp/callbacks/checkpoint_callback.py": {"_initial_epoch"},
     "tfdp/callbacks/loss_scale.py": {"_iterations"},
-    "tfdp/keras_adapter/training/checkpointing.py": {"_current_iterator", "_steps_seen"},
+    "tfdp/keras/trainer/checkpointing.py": {"_current_iterator", "_steps_seen"},
     "tfdp/strategy/lifting.py": {"_clone"},
-    "tfdp/strategy/input_batches.py": {"_value_specs"},
-    "tfdp/strategy/inputs.py": {"_cardinality", "_enable_get_next_as_optional"},
-    "tfdp/strategy/share_datasets.py": {"_cardinality", "_enable_get_next_as_optional"},
-    "tfdp/strategy/share_iterators.py": {
+    "tfdp/data/distributed/batch_sharding.py": {"_value_specs"},
+    "tfdp/data/distributed/dataset_distribution.py": {
+        "_cardinality",
+        "_enable_get_next_as_optional",
+    },
+    "tfdp/data/distributed/shard_dataset.py": {"_cardinality", "_enable_get_next_as_optional"},
+    "tfdp/data/distributed/shard_iterator.py": {
         "_cardinality",
         "_element_spec",
         "_enable_get_next_as_optional",
@@ -114,7 +92,7 @@ def relative(path):
 
 
 def top_level(path):
-    """The layer's name of a module: `tfdp/strategy/x.py` is in `strategy`, `tfdp/cli.py` `cli`."""
+    """The layer of a module: `strategy` for `tfdp/strategy/x.py`, `errors` for `tfdp/errors.py`."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
@@ -295,3 +273,53 @@ def without_docstring(path):
     for name, node in public_definitions(tree):
         if not ast.get_docstring(node) and not overrides(node, classes):
             yield name
+
+
+def children(folder):
+    """For each file and folder within a folder what else there it imports, at run time.
+
+    A package's `__init__.py` hands names on: who imports the package imports them all.
+    """
+    inside = folder.relative_to(PACKAGE.parent).parts
+    found = {}
+    for path in sorted(folder.rglob("*.py")):
+        own = path.relative_to(folder).parts[0].removesuffix(".py")
+        if own == "__init__":
+            continue
+        named = (name.split(".") for name in imports(path))
+        others = {
+            name[len(inside)]
+            for name in named
+            if tuple(name[: len(inside)]) == inside and len(name) > len(inside)
+        }
+        present = {each.name.removesuffix(".py") for each in folder.iterdir()}
+        found.setdefault(own, set()).update((others & present) - {own})
+    return found
+
+
+def circles(found):
+    """What can be reached from itself."""
+    reached = {name: set(others) for name, others in found.items()}
+    for middle in reached:
+        for others in reached.values():
+            if middle in others:
+                others |= reached[middle]
+    return {name for name, others in reached.items() if name in others}
+
+
+FOLDERS = sorted({path.parent for path in MODULES})
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=map(relative, FOLDERS))
+def test_no_folder_is_in_a_circle_of_imports(folder):
+    assert not circles(children(folder))
+
+
+def test_a_circle_is_found():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == {"a", "b", "c"}
+
+
+def test_the_rooms_are_twelve_and_the_faces():
+    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert rooms == LAYERS.keys() - {"errors"}
+    assert len(rooms - {"synchronization", "verification"}) == 12

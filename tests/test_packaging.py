@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import tfdp
-from tfdp.hooks import versions
+from tfdp.base.hooks import versions
 
 ROOT = pathlib.Path(__file__).parent.parent
 SOURCES = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE")
@@ -39,8 +39,8 @@ def test_the_wheel_holds_the_package_and_neither_benchmarks_nor_tests(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"tfdp", f"tfdp-{tfdp.__version__}.dist-info"}
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tfdp").rglob("*.py")}
-    templates = [*(ROOT / "tfdp").glob("*/templates/*")]
-    fingerprints = (ROOT / "tfdp" / "hooks" / "fingerprints").iterdir()
+    templates = [*(ROOT / "tfdp").glob("tools/*/templates/*")]
+    fingerprints = (ROOT / "tfdp" / "base" / "hooks" / "fingerprints").iterdir()
     data = {path.relative_to(ROOT).as_posix() for path in (*templates, *fingerprints)}
     data |= {"tfdp/py.typed"}
     assert modules | data == {name for name in names if name.startswith("tfdp/")}

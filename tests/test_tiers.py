@@ -76,7 +76,13 @@ def test_a_part_that_there_is_not_is_refused(part):
         tiers.in_part([], part)
 
 
-PURE = ("topology", "launch", "report", "test_bucketing.py", "data/test_plan.py")
+PURE = (
+    "topology",
+    "cluster/launch",
+    "tools/report",
+    "base/test_bucketing.py",
+    "data/test_shard_plan.py",
+)
 
 
 def test_tests_of_pure_functions_do_not_import_tensorflow():

@@ -6,7 +6,7 @@ said of it; `cases` and `first_of` mark them. A whole test says which other test
 mechanism:
 
     @pytest.mark.exhaustive("test_clipping_acts_on_the_reduced_gradient")
-    @pytest.mark.exhaustive("keras_adapter/test_saving.py::test_a_saved_model_goes_on_where_it_stopped")
+    @pytest.mark.exhaustive("keras/test_saving.py::test_a_saved_model_goes_on_where_it_stopped")
 
 the second where that is in another file, below `tests/`. What is named must not be exhaustive.
 """

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tfdp.lazy import lazy_names
+from tfdp.base.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
     from tfdp import (
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
         topology,
         verification,
     )
-    from tfdp.determinism.enable import enable_determinism
-    from tfdp.keras_adapter.whole_batch import whole_batch
-    from tfdp.manifest.write import write_manifest
+    from tfdp.base.determinism.enable import enable_determinism
+    from tfdp.callbacks.manifest.write import write_manifest
+    from tfdp.keras.whole_batch import whole_batch
     from tfdp.strategy.data_parallel import DataParallelStrategy
+    from tfdp.strategy.xla.xla_strategy import XLAStrategy
+    from tfdp.strategy.xla.xla_strategy import XLAStrategy as TPUStrategy
     from tfdp.verification.verify import verify
-    from tfdp.xla.strategy import XLAStrategy
-    from tfdp.xla.strategy import XLAStrategy as TPUStrategy
 
 #: The version of the package.
 __version__ = "0.1.0"
@@ -58,20 +58,20 @@ __all__ = [
 
 _LAZY = {
     "DataParallelStrategy": ("tfdp.strategy.data_parallel", "DataParallelStrategy"),
-    "TPUStrategy": ("tfdp.xla.strategy", "XLAStrategy"),  # its name on TPUs
-    "XLAStrategy": ("tfdp.xla.strategy", "XLAStrategy"),
+    "TPUStrategy": ("tfdp.strategy.xla.xla_strategy", "XLAStrategy"),  # its name on TPUs
+    "XLAStrategy": ("tfdp.strategy.xla.xla_strategy", "XLAStrategy"),
     "callbacks": ("tfdp.callbacks", None),
     "compression": ("tfdp.compression", None),
     "data": ("tfdp.data", None),
-    "enable_determinism": ("tfdp.determinism.enable", "enable_determinism"),
+    "enable_determinism": ("tfdp.base.determinism.enable", "enable_determinism"),
     "errors": ("tfdp.errors", None),
     "optimizers": ("tfdp.optimizers", None),
     "synchronization": ("tfdp.synchronization", None),
     "topology": ("tfdp.topology", None),
     "verification": ("tfdp.verification", None),
     "verify": ("tfdp.verification.verify", "verify"),
-    "whole_batch": ("tfdp.keras_adapter.whole_batch", "whole_batch"),
-    "write_manifest": ("tfdp.manifest.write", "write_manifest"),
+    "whole_batch": ("tfdp.keras.whole_batch", "whole_batch"),
+    "write_manifest": ("tfdp.callbacks.manifest.write", "write_manifest"),
 }
 
 __getattr__, __dir__ = lazy_names(globals(), _LAZY)

@@ -96,7 +96,7 @@ class HookError(RuntimeError):
     Either the wrapped function is gone in the installed version, or the hook is still needed.
 
     >>> import tfdp
-    >>> from tfdp import hooks
+    >>> from tfdp.base import hooks
     >>> strategy = tfdp.DataParallelStrategy(devices=["CPU:0"])
     >>> hooks.remove()
     Traceback (most recent call last):
@@ -151,12 +151,12 @@ class RankLostError(RuntimeError):
     Here one process plays the first of two ranks, and the connection to the other ends:
 
     >>> import asyncio, socket
-    >>> from tfdp.cluster.board import Board
+    >>> from tfdp.cluster.control_channel import ControlChannel
     >>> from tfdp.cluster.connections import Connections
     >>> ours, theirs = socket.socketpair()
     >>> connections = Connections()
     >>> connections.streams[1] = connections.run(asyncio.open_connection(sock=ours))
-    >>> board = Board(rank=0, world_size=2, connections=connections, timeout_seconds=60.0)
+    >>> board = ControlChannel(rank=0, world_size=2, connections=connections, timeout_seconds=60.0)
     >>> theirs.close()
     >>> board.all_gather("the loss")
     Traceback (most recent call last):
@@ -173,12 +173,12 @@ class CollectiveTimeoutError(RuntimeError):
     Here one process plays the first of two ranks, and the other says nothing:
 
     >>> import asyncio, socket
-    >>> from tfdp.cluster.board import Board
+    >>> from tfdp.cluster.control_channel import ControlChannel
     >>> from tfdp.cluster.connections import Connections
     >>> ours, theirs = socket.socketpair()
     >>> connections = Connections()
     >>> connections.streams[1] = connections.run(asyncio.open_connection(sock=ours))
-    >>> board = Board(rank=0, world_size=2, connections=connections, timeout_seconds=0.1)
+    >>> board = ControlChannel(rank=0, world_size=2, connections=connections, timeout_seconds=0.1)
     >>> board.all_gather("the loss")
     Traceback (most recent call last):
         ...
@@ -195,13 +195,13 @@ class RankMismatchError(RuntimeError):
     Here one process plays two ranks; the error of one of them ends the waits of both:
 
     >>> import asyncio, socket
-    >>> from tfdp.cluster.board import Board
+    >>> from tfdp.cluster.control_channel import ControlChannel
     >>> from tfdp.cluster.connections import Connections
     >>> sockets, ends = socket.socketpair(), [Connections(), Connections()]
     >>> for rank, (end, own) in enumerate(zip(ends, sockets)):
     ...     end.streams[1 - rank] = end.run(asyncio.open_connection(sock=own))
-    >>> first = Board(rank=0, world_size=2, connections=ends[0], timeout_seconds=60.0)
-    >>> second = Board(rank=1, world_size=2, connections=ends[1], timeout_seconds=60.0)
+    >>> first = ControlChannel(rank=0, world_size=2, connections=ends[0], timeout_seconds=60.0)
+    >>> second = ControlChannel(rank=1, world_size=2, connections=ends[1], timeout_seconds=60.0)
     >>> second.fail(RankMismatchError("Rank 1: the seed is 2 here, and 1 on rank 0."))
     >>> first.all_gather("the loss")
     Traceback (most recent call last):
@@ -237,7 +237,7 @@ class RecordIndexError(ValueError):
 
     >>> import os, tempfile
     >>> import tensorflow as tf
-    >>> from tfdp.cli import main
+    >>> from tfdp.tools.cli import main
     >>> from tfdp.data import sources
     >>> path = os.path.join(tempfile.mkdtemp(), "train.tfrecord")
     >>> with tf.io.TFRecordWriter(path) as writer:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfdp.demo.images import DataUnavailableError, ImageData, load
+from tfdp.tools.demo.image_sets import DataUnavailableError, ImageData, load
 
 __all__ = [
     "DataUnavailableError",

@@ -9,7 +9,7 @@ from benchmarks.convergence.runs import Run
 from benchmarks.convergence.sweep import Cell
 from benchmarks.convergence.sweep_options import SweepOptions
 from benchmarks.convergence.tasks import OPTIMIZERS
-from tfdp.command_line import option
+from tfdp.base.command_line import option
 
 # Takes the place of the momentum of SGD.
 _CORRECTED = "MomentumCorrection"

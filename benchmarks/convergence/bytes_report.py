@@ -13,7 +13,7 @@ from benchmarks.convergence.bytes_options import BytesOptions
 from benchmarks.convergence.report import Cell, summarize
 from benchmarks.convergence.runs import Outcome, Run
 from benchmarks.sending import named
-from tfdp.files import replace_text
+from tfdp.base.atomic_files import replace_text
 
 _COLORS = {
     "whole gradients": "tab:blue",

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.convergence.bytes_options import BytesOptions
 from benchmarks.convergence.convergence_options import ConvergenceOptions
-from tfdp.command_line import add_command, require
+from tfdp.base.command_line import add_command, require
 
 _KEPT = "Every finished run is kept: the same command goes on where it was stopped."
 
@@ -62,7 +62,7 @@ def _run(options: Any, parser: argparse.ArgumentParser, show: Any) -> int:
 
     from benchmarks.convergence.ledger import LedgerError
     from benchmarks.convergence.sitting import run
-    from tfdp.demo.images import DataUnavailableError
+    from tfdp.tools.demo.image_sets import DataUnavailableError
 
     try:
         return run(options, show=show)

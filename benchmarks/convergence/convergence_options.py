@@ -9,7 +9,7 @@ from benchmarks.convergence.runs import Run
 from benchmarks.convergence.sweep import Cell
 from benchmarks.convergence.sweep_options import SweepOptions
 from benchmarks.convergence.tasks import OPTIMIZERS, starting_rate
-from tfdp.command_line import option
+from tfdp.base.command_line import option
 
 
 @dataclasses.dataclass(frozen=True)

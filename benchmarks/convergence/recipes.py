@@ -65,9 +65,9 @@ def make_optimizer(
     """
     import keras
 
-    from tfdp import optimizers
+    import tfdp
 
-    schedule = optimizers.PolynomialDecay(
+    schedule = tfdp.optimizers.PolynomialDecay(
         learning_rate,
         training_steps,
         warmup_steps=round(training_steps * WARMUP_SHARE),
@@ -86,9 +86,9 @@ def make_optimizer(
         case "lars":
             # Biases, which are not adapted, take the rate as it is. So the rate must be one that
             # SGD bears, and the coefficient makes it large enough for the kernels.
-            return optimizers.LARS(
+            return tfdp.optimizers.LARS(
                 schedule, trust_coefficient=0.02, weight_decay=1e-4, **accumulate
             )
         case "lamb":
-            return optimizers.LAMB(schedule, weight_decay=0.01, **accumulate)
+            return tfdp.optimizers.LAMB(schedule, weight_decay=0.01, **accumulate)
     raise KeyError(name)

@@ -17,8 +17,8 @@ from benchmarks.convergence.report import markdown, rich_table, summarize
 from benchmarks.convergence.runs import Outcome, Run
 from benchmarks.convergence.sweep_options import SweepOptions
 from benchmarks.convergence.workers import Workers
-from tfdp.bench.child_process import Failure
-from tfdp.files import replace_text
+from tfdp.base.atomic_files import replace_text
+from tfdp.tools.bench.child_process import ChildFailure
 from tutorials import datasets
 
 # Shows the finished runs of a sweep: a table, and a picture.
@@ -66,7 +66,7 @@ def run(options: Any, console: Console | None = None, show: Show = show_batches)
     """
     console = console or Console()
     finished = ledger.read(options.results)
-    failures: dict[Run, Failure] = {}
+    failures: dict[Run, ChildFailure] = {}
     exit_code = 0
     if sweep.needed(options, finished) and options.minutes != 0:
         with ledger.locked(options.results):
@@ -96,7 +96,7 @@ def run(options: Any, console: Console | None = None, show: Show = show_batches)
 def _work(
     options: Any,
     finished: dict[Run, Outcome],
-    failures: dict[Run, Failure],
+    failures: dict[Run, ChildFailure],
     console: Console,
 ) -> None:
     """Starts runs until none is needed or the time is up, and adds to `finished` and `failures`."""
@@ -118,7 +118,7 @@ def _work(
             if not workers.running:
                 return
             run, result = workers.wait()
-            if isinstance(result, Failure):
+            if isinstance(result, ChildFailure):
                 failures[run] = result
                 console.print(str(result), style="red", markup=False, soft_wrap=True)
                 continue

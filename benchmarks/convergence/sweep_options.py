@@ -6,7 +6,7 @@ import dataclasses
 import pathlib
 
 from benchmarks.convergence.tasks import TASKS, Task
-from tfdp.command_line import REQUIRED, check, option
+from tfdp.base.command_line import REQUIRED, check, option
 
 
 @dataclasses.dataclass(frozen=True)

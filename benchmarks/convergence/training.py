@@ -15,7 +15,7 @@ from benchmarks.convergence.recipes import make_optimizer
 from benchmarks.convergence.runs import Outcome, Run
 from benchmarks.convergence.splits import Splits
 from benchmarks.sending import arguments_of
-from tfdp.recording import Recorder
+from tfdp.base.recording import Recorder
 
 _EVALUATION_BATCH = 1_000
 

@@ -16,7 +16,7 @@ import sys
 import threading
 
 from benchmarks.convergence.runs import Outcome, Run, to_json
-from tfdp.bench.devices import split_cpu
+from tfdp.tools.bench.bench_devices import split_cpu
 
 
 def request(run: Run, data: pathlib.Path | None) -> str:

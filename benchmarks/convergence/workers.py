@@ -15,7 +15,7 @@ from typing import IO
 
 from benchmarks.convergence.runs import Outcome, Run, from_json
 from benchmarks.convergence.worker import request
-from tfdp.bench.child_process import ENVIRONMENT, Failure, failure
+from tfdp.tools.bench.child_process import ENVIRONMENT, ChildFailure, failure
 
 _MODULE = "benchmarks.convergence.worker"
 _POLL_SECONDS = 0.1
@@ -91,7 +91,7 @@ class Workers:
             process.stdin.write(request(run, self._data).encode())
             process.stdin.flush()
 
-    def wait(self) -> tuple[Run, Outcome | Failure]:
+    def wait(self) -> tuple[Run, Outcome | ChildFailure]:
         """Waits for the next run that ends or takes too long, and returns it with its result."""
         while True:
             for started in self._started:
@@ -106,7 +106,7 @@ class Workers:
                     return started.run, result
             time.sleep(_POLL_SECONDS)
 
-    def _result(self, started: _Started, late: bool) -> Outcome | Failure:
+    def _result(self, started: _Started, late: bool) -> Outcome | ChildFailure:
         stdout, stderr = (_text(file) for file in (started.stdout, started.stderr))
         status = started.process.returncode
         words = [f"({started.run})"]

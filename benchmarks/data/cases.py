@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tfdp
 from benchmarks.data.files import FEATURES, image_paths
-from tfdp import keras_adapter
+from tfdp import keras as tfdp_keras
 
 # A function that reads an epoch and returns the number of its batches.
 Read = Callable[[], int]
@@ -123,7 +123,7 @@ def _iterate(dataset: tf.data.Dataset) -> Read:
 
 
 def _fit(*data: Any, **options: Any) -> Read:
-    keras_adapter.install()  # no strategy has done so
+    tfdp_keras.install()  # no strategy has done so
     model = _Nothing()
     model.compile()
     counter = _Counter()

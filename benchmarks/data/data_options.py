@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 
-from tfdp.command_line import check, option
+from tfdp.base.command_line import check, option
 
 SOURCES = ("arrays", "images", "records")
 MOST_EXAMPLES = 60_000  # of Fashion-MNIST's training split

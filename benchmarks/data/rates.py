@@ -14,10 +14,10 @@ from benchmarks.data import measure
 from benchmarks.data.cases import TFDP, Case, array_cases, image_cases, record_cases
 from benchmarks.data.data_options import DataOptions
 from benchmarks.data.files import write_images, write_records
-from tfdp.bench.ratios import ratio, spread
-from tfdp.bench.tables import write_results
-from tfdp.demo.images import load
-from tfdp.files import temporary_folder
+from tfdp.base.atomic_files import temporary_folder
+from tfdp.tools.bench.bench_tables import write_results
+from tfdp.tools.bench.ratios import ratio, spread
+from tfdp.tools.demo.image_sets import load
 
 
 def run(options: DataOptions, console: Console | None = None) -> int:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 
 from benchmarks.plan import models
-from tfdp.plan import measuring
+from tfdp.tools.plan import measuring
 
 
 def main() -> None:

@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tfdp.bench import hosts
-from tfdp.bench.child_process import Failure
-from tfdp.bench.json_worker import run_for_json
-from tfdp.bench.on_host import on_hosts
+from tfdp.tools.bench import hosts
+from tfdp.tools.bench.child_process import ChildFailure
+from tfdp.tools.bench.json_worker import run_for_json
+from tfdp.tools.bench.on_host import on_hosts
 
 RATES = (50, 200, 1000)  # Mbit/s
 PLACES = ("0,1", "0,1,2", "0,1,2,3")
@@ -133,7 +133,7 @@ def quietest(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return list(found.values())
 
 
-def measure(group: Group, timeout_seconds: float) -> dict | Failure:
+def measure(group: Group, timeout_seconds: float) -> dict | ChildFailure:
     """Builds hosts, and measures a group's cells on them.
 
     Raises:
@@ -149,8 +149,8 @@ def measure(group: Group, timeout_seconds: float) -> dict | Failure:
     with hosts.hosts(count, f"{group.rate}mbit", burst) as namespaces:
         placed = on_hosts(namespaces, group.host_of_ranks, worker)
         words = ["run", "-n", str(group.ranks), "--", *placed]
-        result = run_for_json("tfdp.cli", words, timeout_seconds, prefix="[0] ")
-    if isinstance(result, Failure):
+        result = run_for_json("tfdp.tools.cli", words, timeout_seconds, prefix="[0] ")
+    if isinstance(result, ChildFailure):
         return result
     return {"group": dataclasses.asdict(group), **result}
 

@@ -19,11 +19,11 @@ from rich.table import Table
 from benchmarks.plan import cells as cells_
 from benchmarks.plan import fitting
 from benchmarks.plan.fitting import Cell
-from tfdp.bench import hosts
-from tfdp.bench.child_process import Failure
-from tfdp.bench.json_worker import run_for_json
-from tfdp.command_line import add_command, check, option, require, set_environment
-from tfdp.files import replace_text
+from tfdp.base.atomic_files import replace_text
+from tfdp.base.command_line import add_command, check, option, require, set_environment
+from tfdp.tools.bench import hosts
+from tfdp.tools.bench.child_process import ChildFailure
+from tfdp.tools.bench.json_worker import run_for_json
 
 WITHIN = 0.15
 
@@ -138,7 +138,7 @@ def _measured(options: PlanCellsOptions, console: Console) -> int:
         # With the one thread that `tfdp run` gives a rank that shares two cores.
         os.environ.update(TF_NUM_INTRAOP_THREADS="1", OMP_NUM_THREADS="1")
         found = run_for_json("benchmarks.plan.alone", [], options.timeout_seconds)
-        if isinstance(found, Failure):
+        if isinstance(found, ChildFailure):
             console.print(str(found), style="red", markup=False, soft_wrap=True)
             return 1
         replace_text(options.alone, json.dumps(found) + "\n")
@@ -147,7 +147,7 @@ def _measured(options: PlanCellsOptions, console: Console) -> int:
             break
         with console.status(str(group)):
             result = cells_.measure(group, options.timeout_seconds)
-        if isinstance(result, Failure):
+        if isinstance(result, ChildFailure):
             failed += 1
             console.print(str(result), style="red", markup=False, soft_wrap=True)
         else:

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+import tfdp
 from benchmarks.plan.cells import Group, quietest
-from tfdp.prediction import Cluster, Plan, Tensor, Workload, predict
-from tfdp.prediction.cluster import PAYLOAD_SHARE, EngineCosts
-from tfdp.topology import Links
+from tfdp.tools.prediction import ClusterModel, GradientTensor, Plan, Workload, predict
+from tfdp.tools.prediction.cluster_model import PAYLOAD_SHARE, EngineCosts
 
 # The hosts are namespaces of a machine with two cores: its ranks share these, as those of one host.
 CORES = 2
@@ -85,7 +85,9 @@ def read_alone(path: pathlib.Path) -> dict[str, Workload]:
     """Reads the work of one rank alone, by model."""
     found = {}
     for name, values in json.loads(path.read_text()).items():
-        tensors = tuple(Tensor(**{**t, "shape": tuple(t["shape"])}) for t in values["tensors"])
+        tensors = tuple(
+            GradientTensor(**{**t, "shape": tuple(t["shape"])}) for t in values["tensors"]
+        )
         found[name] = Workload(**{**values, "tensors": tensors})
     return found
 
@@ -102,7 +104,7 @@ def predicted(cell: Cell, alone: Mapping[str, Workload], fit: Fit) -> float:
     slowdown = max(1.0, group.ranks / CORES)
     engine = fit.engine
     rate = engine.rate_share * PAYLOAD_SHARE * group.rate * 1e6 / 8
-    links = Links(
+    links = tfdp.topology.Links(
         latency_seconds_inside=_LATENCY,
         bytes_per_second_inside=rate,
         latency_seconds_between=_LATENCY,
@@ -118,7 +120,7 @@ def predicted(cell: Cell, alone: Mapping[str, Workload], fit: Fit) -> float:
         backward_seconds=fit.crowding * work.backward_seconds,
     )
     plan = Plan(cell.topology, compression=_NAMES[group.sending])
-    found = predict(plan, work, Cluster(group.ranks, 1, links, slowdown))
+    found = predict(plan, work, ClusterModel(group.ranks, 1, links, slowdown))
     assert found is not None  # few ranks: every topology is listed
     return found.step_seconds
 

@@ -8,8 +8,16 @@ from collections.abc import Sequence
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from tfdp.prediction import Cluster, Plan, Prediction, Tensor, Workload, described_links, predict
-from tfdp.topology import Links
+import tfdp
+from tfdp.tools.prediction import (
+    ClusterModel,
+    GradientTensor,
+    Plan,
+    Prediction,
+    Workload,
+    described_links,
+    predict,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +79,7 @@ _DEVIATION = 0.02
 
 
 def predicted(
-    published: Published, tensors: tuple[Tensor, ...], ranks: int, delays: bool = True
+    published: Published, tensors: tuple[GradientTensor, ...], ranks: int, delays: bool = True
 ) -> Prediction:
     """Returns the prediction for so many of the GPUs.
 
@@ -89,28 +97,31 @@ def predicted(
         published.gigabits * 1e9, _LATENCY, _INSIDE_GIGABITS * 1e9, _INSIDE_LATENCY, "nccl"
     )
     if not delays:
-        links = Links(0.0, links.bytes_per_second_inside, 0.0, links.bytes_per_second_between)
-    found = predict(published.plan, work, Cluster(ranks, published.gpus, links))
+        links = tfdp.topology.Links(
+            0.0, links.bytes_per_second_inside, 0.0, links.bytes_per_second_between
+        )
+    found = predict(published.plan, work, ClusterModel(ranks, published.gpus, links))
     assert found is not None  # powers of two, or a ring
     return found
 
 
-def fused(tensors: Sequence[Tensor], most_bytes: int) -> tuple[Tensor, ...]:
+def fused(tensors: Sequence[GradientTensor], most_bytes: int) -> tuple[GradientTensor, ...]:
     """Returns gradients that travel together as one, as Horovod's Tensor Fusion lets them.
 
     tfdp lets tensors of 2 MiB travel alone, where copies cost more than a collective of its own;
     around a ring of 512 ranks each of these waits for 1,022 messages.
 
-    >>> [one.elements for one in fused([Tensor((4,)), Tensor((2,)), Tensor((9,))], 40)]
+    >>> tensors = [GradientTensor((length,)) for length in (4, 2, 9)]
+    >>> [one.elements for one in fused(tensors, 40)]
     [6, 9]
     """
-    groups: list[list[Tensor]] = [[]]
+    groups: list[list[GradientTensor]] = [[]]
     for tensor in reversed(tensors):  # the last gradients are there first
         if sum(one.size_bytes for one in groups[-1]) + tensor.size_bytes > most_bytes:
             groups.append([])
         groups[-1].append(tensor)
     return tuple(
-        Tensor((1, sum(one.elements for one in group)), sum(one.work for one in group))
+        GradientTensor((1, sum(one.elements for one in group)), sum(one.work for one in group))
         for group in reversed(groups)
         if group
     )
@@ -123,7 +134,7 @@ def published_table() -> Table:
     """
     import keras
 
-    from tfdp.plan.measuring import tensors_of
+    from tfdp.tools.plan.measuring import tensors_of
 
     table = Table(
         title="Published efficiencies",

@@ -28,7 +28,7 @@ def test_each_way_has_a_row(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive("keras_adapter/test_rematerialization.py::test_it_trains_as_on_one_device")
+@pytest.mark.exhaustive("keras/test_rematerialization.py::test_it_trains_as_on_one_device")
 @pytest.mark.parametrize("model", ["small", "transformer"])
 def test_a_model_has_the_same_loss_in_each_way(model):
     program = (

@@ -15,9 +15,9 @@ from rich.console import Console
 from benchmarks import equivalence, equivalence_cases, equivalence_worker
 from benchmarks.__main__ import main
 from benchmarks.plan import models as plan_models
-from tfdp.bench import models
-from tfdp.bench.child_process import Failure
-from tfdp.demo import train
+from tfdp.tools.bench import bench_models
+from tfdp.tools.bench.child_process import ChildFailure
+from tfdp.tools.demo import train
 
 SCRIPT = pathlib.Path(__file__).parent / "scripts" / "equivalence_cases.py"
 NUMBER = re.compile(r"\d\.\de[-+]\d\d$")
@@ -70,7 +70,7 @@ def test_a_benchmark_on_gpus_has_workers_that_see_them(monkeypatch):
 
     def child(module, arguments, timeout_seconds, on_gpus):
         seen.append(on_gpus)
-        return Failure("python", "failed", "")
+        return ChildFailure("python", "failed", "")
 
     monkeypatch.setattr(equivalence, "run_for_json", child)
     equivalence.run(2, "GPU", console=Console(file=io.StringIO()))
@@ -93,14 +93,17 @@ def test_no_side_compiles_unless_it_is_told(monkeypatch):
     equivalence_worker.measure("a case", ["CPU:0", "CPU:1"], sides=["tfdp"])
     assert compiled == [False, False]
     assert not plan_models.dense().jit_compile
-    assert not models.build_model("small").jit_compile
+    assert not bench_models.build_model("small").jit_compile
     assert not train.build_model((8, 8, 1)).jit_compile
 
 
 @pytest.mark.parametrize(
     ("third", "shown"),
     [
-        (Failure("python", "was killed after 300 s", "its last words"), "was killed after 300 s"),
+        (
+            ChildFailure("python", "was killed after 300 s", "its last words"),
+            "was killed after 300 s",
+        ),
         ({"tfdp": {"relative": 2e-5}, "stock": {"relative": float("nan")}}, "NaN"),
         ({"tfdp": {"relative": float("nan")}, "stock": {"error": "SomeError"}}, "SomeError"),
     ],

@@ -8,7 +8,7 @@ import types
 import pytest
 
 from benchmarks import __main__, everything
-from tfdp import cli
+from tfdp.tools import cli
 
 README = pathlib.Path(everything.__file__).with_name("README.md")
 

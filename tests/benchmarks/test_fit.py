@@ -10,7 +10,7 @@ from rich.console import Console
 from benchmarks import fit
 from benchmarks.__main__ import main
 from benchmarks.fit import FitOptions
-from tfdp.bench.child_process import Failure
+from tfdp.tools.bench.child_process import ChildFailure
 
 STEP_SECONDS = {"tfdp": 0.1, "tfdp_mpi": 0.05, "stock": 0.2, "stock_tuned": 0.16, "ddp": 0.125}
 STEP_SECONDS["one_device"] = 0.4
@@ -94,8 +94,8 @@ def test_in_processes_both_engines_are_compared_with_all_others_in_the_same_roun
     ddp = "2/2 1 1.25 s 1.25-1.25 s 0.80 0.80 0.40 0.40"
     assert row(console, "first step", "DDP, gloo") == ddp
     assert row(console, "step", "tfdp, mpi").endswith("2.00 2.00")
-    assert "tfdp.cli run -n 2 --engine mpi --" in " ".join(started.words["tfdp_mpi"])
-    assert "tfdp.bench.ddp_worker --model mlp --batch 16" in " ".join(started.words["ddp"])
+    assert "tfdp.tools.cli run -n 2 --engine mpi --" in " ".join(started.words["tfdp_mpi"])
+    assert "tfdp.tools.bench.ddp_worker --model mlp --batch 16" in " ".join(started.words["ddp"])
     assert "env" in started.words["stock"] and "env" not in started.words["stock_tuned"]
 
 
@@ -115,7 +115,7 @@ def test_what_is_not_installed_is_left_out_and_said(started, console, monkeypatc
 
 
 def test_a_failed_process_is_shown_and_sets_the_exit_code(monkeypatch, console):
-    failure = Failure("python -m x", "exited with status 1", "[the cause]")
+    failure = ChildFailure("python -m x", "exited with status 1", "[the cause]")
     monkeypatch.setattr(
         fit,
         "run_for_json",

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from benchmarks import optimizers
 from benchmarks.__main__ import main
-from tfdp.bench import models
+from tfdp.tools.bench import bench_models
 
 
 def test_the_table_has_a_row_for_each_and_ratios_to_the_reference(monkeypatch):
@@ -36,7 +36,7 @@ def test_each_optimizer_is_timed_and_changes_the_weights(monkeypatch):
         built[-1].before = built[-1].get_weights()[0]
         return built[-1]
 
-    monkeypatch.setattr(models, "build_model", small_model)
+    monkeypatch.setattr(bench_models, "build_model", small_model)
     seconds = optimizers.measure(rounds=2)
     assert set(seconds) == set(optimizers._optimizers())
     assert all(len(times) == 2 and min(times) > 0 for times in seconds.values())

@@ -12,11 +12,11 @@ from benchmarks.plan import cells, command, fitting, published
 from benchmarks.plan.cells import Group
 from benchmarks.plan.command import PlanCellsOptions
 from benchmarks.plan.fitting import Cell, Fit
-from tfdp.bench.child_process import Failure
-from tfdp.prediction import Tensor, Workload
-from tfdp.prediction.cluster import ENGINES, EngineCosts
+from tfdp.tools.bench.child_process import ChildFailure
+from tfdp.tools.prediction import GradientTensor, Workload
+from tfdp.tools.prediction.cluster_model import ENGINES, EngineCosts
 
-WORK = Workload((Tensor((1000, 1000)),), 0.002, 0.004, 0.001, batch=2, slots=1)
+WORK = Workload((GradientTensor((1000, 1000)),), 0.002, 0.004, 0.001, batch=2, slots=1)
 ALONE = dict.fromkeys(("dense", "convolutional"), WORK)
 TRUE = Fit(EngineCosts(3e-4, 2e-4, 0.9e-9, 0.95), 1.5)
 
@@ -84,7 +84,7 @@ def test_finished_groups_are_kept_and_not_measured_again(tmp_path, monkeypatch):
     def measure(group, timeout_seconds):
         started.append(group)
         if group == wanted[1]:
-            return Failure("python -m x", "exited with status 1", "[the cause]")
+            return ChildFailure("python -m x", "exited with status 1", "[the cause]")
         return a_record(group, 1.0, 1.1, 1.2)
 
     monkeypatch.setattr(command.cells_, "measure", measure)
@@ -154,7 +154,7 @@ def test_a_group_starts_its_ranks_on_hosts_with_its_rate(monkeypatch):
 
 
 def test_fused_gradients_keep_their_bytes_and_their_order():
-    tensors = [Tensor((10,), work=float(n)) for n in range(5)]
+    tensors = [GradientTensor((10,), work=float(n)) for n in range(5)]
     found = published.fused(tensors, 80)
     assert [one.elements for one in found] == [10, 20, 20]
     assert [one.work for one in found] == [0.0, 3.0, 7.0]
@@ -162,6 +162,10 @@ def test_fused_gradients_keep_their_bytes_and_their_order():
 
 def test_published_efficiency_falls_with_slower_links_and_more_gpus():
     vgg = published.PUBLISHED[2]
-    large = (Tensor((1000, 1000), 10.0), Tensor((25_000, 4_000), 1.0), Tensor((4_000, 4_000), 1.0))
+    large = (
+        GradientTensor((1000, 1000), 10.0),
+        GradientTensor((25_000, 4_000), 1.0),
+        GradientTensor((4_000, 4_000), 1.0),
+    )
     found = [published.predicted(vgg, large, ranks).efficiency for ranks in (1, 4, 64, 512)]
     assert found == sorted(found, reverse=True) and found[0] > 0.99

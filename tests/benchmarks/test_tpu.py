@@ -8,8 +8,8 @@ from benchmarks import tpu
 @pytest.fixture
 def on_cpu(monkeypatch):
     jax = pytest.importorskip("jax")
-    monkeypatch.setattr("tfdp.xla.devices.described", lambda name: jax.devices()[:4])
-    monkeypatch.setattr("tfdp.xla.layouts.are_described", lambda devices: True)
+    monkeypatch.setattr("tfdp.strategy.xla.xla_devices.described", lambda name: jax.devices()[:4])
+    monkeypatch.setattr("tfdp.strategy.xla.mesh_sharding.are_described", lambda devices: True)
     monkeypatch.setattr(tpu, "_versions", lambda: {"libtpu": "none"})
     return tpu.TPUOptions(models=("lstm",), topologies=("v5e:2x2",), examples=2)
 

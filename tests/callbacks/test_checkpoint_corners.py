@@ -24,8 +24,8 @@ from resumed_training import (
 from resumed_training import train as train_on
 
 import tfdp
-from tfdp.checkpoint import folder
-from tfdp.checkpoint.remote_path import as_path
+from tfdp.callbacks.checkpoint import folder
+from tfdp.callbacks.checkpoint.remote_path import as_path
 
 # What is asked here does not depend on the replicas, and one is traced in half the time.
 train = functools.partial(train_on, devices=["CPU:0"])
@@ -140,10 +140,10 @@ class Module(tf.Module):
 
 
 def test_variables_of_losses_and_modules_are_kept():
-    from tfdp.checkpoint import variables
+    from tfdp.callbacks.checkpoint import model_variables
 
     def others(model):
-        return [name for name in variables.named(model) if name.startswith("other")]
+        return [name for name in model_variables.named(model) if name.startswith("other")]
 
     assert len(others(variables_of())) == 0
     assert len(others(variables_of(loss=Centered()))) == 1
@@ -252,7 +252,7 @@ def test_the_folder_is_one_that_this_process_reaches():
 
 
 @pytest.mark.exhaustive(
-    "checkpoint/test_remote_path.py::test_remote_checkpoints_are_written_read_and_removed"
+    "callbacks/checkpoint/test_remote_path.py::test_remote_checkpoints_are_written_read_and_removed"
 )
 def test_a_training_goes_on_from_a_remote_folder_and_a_write_that_was_cut_counts_for_nothing():
     whole = train(None)

@@ -13,8 +13,8 @@ import resumed_training
 import tiers
 from resumed_training import EPOCHS, STEPS, Stop, assert_same, train
 
-from tfdp.checkpoint import folder
-from tfdp.checkpoint.agreed_points import SIGNALS
+from tfdp.callbacks.checkpoint import folder
+from tfdp.callbacks.checkpoint.agreed_points import SIGNALS
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def signalled_run(directory, *options):
     here = pathlib.Path(__file__).parent
     script.write_text(SIGNALLED.format(paths=[str(here), str(here.parent)], folder=directory))
     return subprocess.Popen(
-        [sys.executable, "-m", "tfdp.cli", "run", "-n", "2", *options, str(script)],
+        [sys.executable, "-m", "tfdp.tools.cli", "run", "-n", "2", *options, str(script)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tfdp
-from tfdp.cli import main
+from tfdp.tools.cli import main
 
 X, Y = np.ones([20, 4], np.float32), np.ones([20, 1], np.float32)
 

@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 
 import tfdp
-import tfdp.keras_adapter
+import tfdp.keras
 from tfdp.callbacks import InputMonitor
 
-tfdp.keras_adapter.install()  # on one device no strategy does it
+tfdp.keras.install()  # on one device no strategy does it
 
 pytestmark = pytest.mark.slow
 

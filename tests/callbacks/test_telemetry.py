@@ -13,8 +13,8 @@ import tensorflow as tf
 import tiers
 
 import tfdp
-from tfdp.recording import Recorder
-from tfdp.report.rank_log import read_rank
+from tfdp.base.recording import Recorder
+from tfdp.tools.report.rank_log import read_rank
 
 PARTS = ("input", "compute", "meeting", "communication")
 

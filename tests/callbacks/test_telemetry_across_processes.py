@@ -14,7 +14,7 @@ SCRIPT = pathlib.Path(__file__).parent / "scripts" / "late_rank.py"
 
 
 def run(folder, late, **environ):
-    launch = [sys.executable, "-m", "tfdp.cli", "run", "-n", "2", "--timeout", "120", "--"]
+    launch = [sys.executable, "-m", "tfdp.tools.cli", "run", "-n", "2", "--timeout", "120", "--"]
     return subprocess.run(
         [*launch, sys.executable, str(SCRIPT), str(folder), str(late)],
         env={**os.environ, **environ},

@@ -148,7 +148,7 @@ def test_a_model_trains_with_it_as_without(tmp_path, optimizer):
 
 def test_a_batch_that_is_given_whole_is_counted():
     model = harness.build_in_scope(harness.dense_model, 2)
-    recorder = tfdp.recording.Recorder(model.distribute_strategy.extended.worker_devices)
+    recorder = tfdp.base.recording.Recorder(model.distribute_strategy.extended.worker_devices)
     recorder.attach(model)
     x, y = harness.regression_data()
     model.train_on_batch(x[:5], y[:5])

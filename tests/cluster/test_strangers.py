@@ -11,8 +11,8 @@ import pytest
 import tiers
 
 from tfdp.cluster import secret, wire
-from tfdp.cluster.board import Board
 from tfdp.cluster.connections import Connections
+from tfdp.cluster.control_channel import ControlChannel
 from tfdp.cluster.rendezvous import meet
 from tfdp.cluster.spec import port_of
 from tfdp.errors import ClusterError, RankLostError
@@ -84,7 +84,7 @@ def test_200_malformed_inputs_from_a_rank_end_every_wait_with_a_word():
         ours, theirs = socket.socketpair()
         with theirs:
             connections.streams = {1: connections.run(asyncio.open_connection(sock=ours))}
-            board = Board(0, 2, connections, timeout_seconds=20.0)
+            board = ControlChannel(0, 2, connections, timeout_seconds=20.0)
             theirs.sendall(data)
             theirs.shutdown(socket.SHUT_WR)
             with pytest.raises(RankLostError, match="rank 1: "):

@@ -9,9 +9,9 @@ import tensorflow as tf
 from replica_functions import DEVICES, devices, on_replicas
 
 from tfdp import topology
-from tfdp.collectives import Reducer
+from tfdp.communication.collectives import Reducer
+from tfdp.communication.engines import TensorFlowEngine
 from tfdp.compression import Bucket
-from tfdp.engines import TensorFlowEngine
 
 __all__ = ["devices", "on_replicas"]
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdp.collectives import Transport
+from tfdp.communication.collectives import Transport
 from tfdp.compression import Cast, Compression
 
 HALVES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}

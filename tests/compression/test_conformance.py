@@ -14,8 +14,8 @@ import tiers
 from compression import oracles
 
 from tfdp import compression as compressions
+from tfdp.base.sharding import even_sharding
 from tfdp.compression import ErrorFeedback, Int8, PowerSGD, RandomK, Sign, TopK
-from tfdp.sharding import even_cuts
 
 SHAPES = [(40, 30), (20, 3, 7)]
 SIZES = [math.prod(shape) for shape in SHAPES]
@@ -175,7 +175,7 @@ def test_every_compression_that_sums_parts_has_a_row():
 @pytest.mark.parametrize("replicas", tiers.first_of(3, 2, 4))
 def test_parts_of_a_sum_are_what_numpy_computes_and_are_rounded_once(name, kind, replicas, sums_on):
     (of, oracle, bytes_of_block), shape = PARTS[name], SHAPES_OF_PARTS[kind]
-    (cut,) = even_cuts([shape], replicas)
+    (cut,) = even_sharding([shape], replicas)
     run = sums_on(of, replicas, [shape], cuts=[cut])
     rng = np.random.default_rng(2)
     for step in range(2):
@@ -196,7 +196,7 @@ def test_parts_of_a_sum_are_what_numpy_computes_and_are_rounded_once(name, kind,
 def test_parts_of_many_gradients_travel_in_blocks_of_their_own(name, sums_on):
     """The last block of a part has the scale of what it holds, and each part is its gradient's."""
     shapes = [(65,), (3, 5), (41, 100)]
-    cuts = even_cuts(shapes, 3)
+    cuts = even_sharding(shapes, 3)
     given = [np.full(shape, value) for shape, value in zip(shapes, [127, -254, 381], strict=True)]
     for outcome in sums_on(PARTS[name][0], 3, shapes, cuts=cuts)([given] * 3):
         for part, whole in zip(outcome.sums, given, strict=True):
@@ -207,7 +207,7 @@ def test_int8_is_nearer_to_the_sum_in_parts_than_whole(sums_on):
     (of, _, _), shape = PARTS["Int8"], (64, 96)
     gradients = [np.random.default_rng(k).normal(size=shape) for k in range(3)]
     exact = sum(each.astype("float32").astype("float64") for each in gradients)
-    (cut,) = even_cuts([shape], 3)
+    (cut,) = even_sharding([shape], 3)
     given = [[own] for own in gradients]
     in_parts = [each.sums[0] for each in sums_on(of, 3, [shape], cuts=[cut])(given)]
     whole = sums_on(of, 3, [shape])(given)[0].sums[0]
@@ -220,7 +220,7 @@ def test_int8_is_nearer_to_the_sum_in_parts_than_whole(sums_on):
 
 @every_sum_of_parts
 def test_with_feedback_nothing_is_lost_of_parts(name, sums_on):
-    cuts = even_cuts(SHAPES, 2)
+    cuts = even_sharding(SHAPES, 2)
     run = sums_on(ErrorFeedback(PARTS[name][0]), 2, SHAPES, cuts=cuts)
     given, applied = ([np.zeros(shape) for shape in SHAPES] for _ in range(2))
     for number in range(4):
@@ -238,7 +238,7 @@ def test_with_feedback_nothing_is_lost_of_parts(name, sums_on):
 @every_sum_of_parts
 @pytest.mark.parametrize("bad", tiers.first_of(np.inf, np.nan, -np.inf))
 def test_what_is_not_finite_reaches_all_parts_and_no_residual(name, bad, sums_on):
-    cuts = even_cuts(SHAPES[:1], 3)
+    cuts = even_sharding(SHAPES[:1], 3)
     run = sums_on(ErrorFeedback(PARTS[name][0]), 3, SHAPES[:1], cuts=cuts)
     before = [outcome.slots[0] for outcome in run([own[:1] for own in gradients_of(3)])]
     gradients = [own[:1] for own in gradients_of(3, 1)]

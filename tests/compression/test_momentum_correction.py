@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from tfdp.collectives import Transport
+from tfdp.communication.collectives import Transport
 from tfdp.compression import Bucket, ErrorFeedback, MomentumCorrection, Sign, TopK
 
 SHAPE, MOMENTUM = (20, 10), 0.9

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdp.collectives import Transport
+from tfdp.communication.collectives import Transport
 from tfdp.compression import Bucket, ErrorFeedback, TopK
 
 SHAPE = (40, 25)

@@ -7,8 +7,8 @@ import sys
 import pytest
 from data.sources.record_files import flip, payloads, write
 
-from tfdp.cli import main
 from tfdp.data.sources.record_index import index_path, load_index
+from tfdp.tools.cli import main
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_a_file_that_is_missing_is_an_error_without_traceback(tmp_path, capsys):
 
 def test_it_needs_no_tensorflow(path):
     program = (
-        "import sys; from tfdp.cli import main; "
+        "import sys; from tfdp.tools.cli import main; "
         f"assert main(['data', 'index', {path!r}]) == 0; assert 'tensorflow' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

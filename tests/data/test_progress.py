@@ -6,7 +6,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from tfdp.data.progress import Progress
+from tfdp.data.progress import PipelineProgress
 
 
 def place_by_hand(length, size, drop_remainder, taken):
@@ -29,7 +29,7 @@ def place_by_hand(length, size, drop_remainder, taken):
 )
 def test_the_place_is_that_of_the_batches_taken(length, size, drop_remainder, taken):
     hypothesis.assume(size <= length or not drop_remainder)
-    progress = Progress(length, size, drop_remainder)
+    progress = PipelineProgress(length, size, drop_remainder)
     for _ in range(taken):
         assert progress.batches_left > 0
         progress.take(0.25)
@@ -39,7 +39,7 @@ def test_the_place_is_that_of_the_batches_taken(length, size, drop_remainder, ta
 
 
 def test_batches_left_count_from_the_place():
-    progress = Progress(10, 4, drop_remainder=False)
+    progress = PipelineProgress(10, 4, drop_remainder=False)
     progress.move(3, 4)
     assert progress.batches_left == 2
     progress.take()
@@ -49,13 +49,13 @@ def test_batches_left_count_from_the_place():
 
 
 def test_a_place_at_the_end_of_an_epoch_is_the_next_one_s_beginning():
-    progress = Progress(10, 4, drop_remainder=True)
+    progress = PipelineProgress(10, 4, drop_remainder=True)
     progress.move(2, 8)
     assert progress.place == (3, 0)
 
 
 def test_a_length_that_a_reader_has_seen_counts_when_a_step_finds_the_end():
-    progress = Progress(None, 4, drop_remainder=False)
+    progress = PipelineProgress(None, 4, drop_remainder=False)
     for _ in range(3):
         progress.take()
     progress.read_to_end(10)
@@ -66,7 +66,7 @@ def test_a_length_that_a_reader_has_seen_counts_when_a_step_finds_the_end():
 
 
 def test_a_reader_that_is_ahead_changes_nothing():
-    progress = Progress(None, 4, drop_remainder=False)
+    progress = PipelineProgress(None, 4, drop_remainder=False)
     progress.take()
     progress.read_to_end(10)
     assert not progress.has_nothing_after(4)
@@ -75,7 +75,7 @@ def test_a_reader_that_is_ahead_changes_nothing():
 
 @pytest.mark.parametrize("early", [False, True])
 def test_an_endless_reader_goes_over_the_end_whenever_it_has_seen_it(early):
-    progress = Progress(None, 4, drop_remainder=False)
+    progress = PipelineProgress(None, 4, drop_remainder=False)
     places = []
     for number in range(5):
         if number == (1 if early else 3):
@@ -86,7 +86,7 @@ def test_an_endless_reader_goes_over_the_end_whenever_it_has_seen_it(early):
 
 
 def test_batches_of_many_threads_are_all_counted():
-    progress = Progress(1000, 1, drop_remainder=False)
+    progress = PipelineProgress(1000, 1, drop_remainder=False)
     threads = [
         threading.Thread(target=lambda: [progress.take(1.0) for _ in range(250)]) for _ in range(8)
     ]

@@ -37,17 +37,17 @@ TESTS = ROOT / "tests" / "partition" / "rules"
 
 # The tests of families that have none of their own.
 TESTED_BY = {
-    "drawn": ["random", "random_states"],
-    "effects": ["random_states", "control", "tables"],
+    "random_shards": ["random", "stateful_random"],
+    "side_effects": ["stateful_random", "control", "lookup_tables"],
     "lists": ["control"],
     "philox": ["random"],
-    "random": ["random", "random_states"],
-    "rows": ["normalization", "contractions", "convolutions"],
-    "scattering": ["scattering", "own_places"],
+    "random": ["random", "stateful_random"],
+    "rowwise": ["normalization", "contractions", "convolutions"],
+    "scattering": ["scattering", "self_indexing"],
     "variables": ["variables", "cut_variables"],
 }
 # They hold no rules.
-NOT_FAMILIES = {"__init__", "registry"}
+NOT_FAMILIES = {"__init__", "registry", "resharding"}
 
 START_SECONDS = 200  # in which a process imports TensorFlow, and collects tests
 _LONG = 10  # seconds that a test may take before it is known how many it takes

@@ -1,6 +1,6 @@
 """Whole programs that the replicas of several processes run together, asserted on every rank.
 
-Not collected by itself: `keras_adapter/test_across_processes.py` runs the telling test in two
+Not collected by itself: `keras/test_across_processes.py` runs the telling test in two
 processes, and `test_across_processes.py` all of them in other clusters.
 """
 

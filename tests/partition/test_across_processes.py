@@ -1,6 +1,6 @@
 """Partitioned programs on every engine, and by every topology.
 
-On TensorFlow's engine `make test` shows two processes: `keras_adapter/test_across_processes.py`.
+On TensorFlow's engine `make test` shows two processes: `keras/test_across_processes.py`.
 """
 
 import pathlib
@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.multiprocess,
     pytest.mark.timeout(620),
     pytest.mark.exhaustive(
-        "keras_adapter/test_across_processes.py::test_in_two_processes_the_telling_tests_pass"
+        "keras/test_across_processes.py::test_in_two_processes_the_telling_tests_pass"
     ),
 ]
 
@@ -29,7 +29,7 @@ def test_on_tensorflow_s_engine_two_processes_run_programs_together():
 
 def test_under_mpi_two_processes_run_programs_together():
     pytest.importorskip("mpi4py", reason="needs the extra `mpi`")
-    launch = [sys.executable, "-m", "tfdp.cli", "run", "-n", "2", "--engine", "mpi"]
+    launch = [sys.executable, "-m", "tfdp.tools.cli", "run", "-n", "2", "--engine", "mpi"]
     launch += ["--timeout", "500", "--"]
     clusters.every_rank_passes(FILES, OF_ONE_TOPOLOGY, 2, launch=launch, **AS_TRACED)
 

@@ -12,8 +12,8 @@ import tiers
 from partition import keras_operations
 
 import tfdp.partition.rules  # noqa: F401 # registers the rules
-from tfdp.partition.rules.effects import is_effect
 from tfdp.partition.rules.registry import RULES
+from tfdp.partition.rules.side_effects import is_effect
 from tfdp.partition.source import definition
 
 pytestmark = pytest.mark.slow

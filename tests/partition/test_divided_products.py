@@ -9,7 +9,7 @@ from partition import keras_operations
 from partition.check import strategy
 
 from tfdp.partition import REPLICATED, Batch, Sharded, partition
-from tfdp.partition.report import AFTER, PRODUCTS, WHOLE
+from tfdp.partition.program_record import AFTER, PRODUCTS, WHOLE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -1,6 +1,6 @@
 """What a strategy does across processes, asserted on every rank.
 
-Not collected by itself: `keras_adapter/test_across_processes.py` runs it in every process of a
+Not collected by itself: `keras/test_across_processes.py` runs it in every process of a
 cluster, and `test_cluster.py` in other clusters.
 """
 
@@ -25,13 +25,13 @@ from keras.saving import load_model as load_model_by_name
 from keras.saving import load_weights as load_weights_by_name
 from strategy import test_cross_replica as cross_replica
 from strategy import test_data_parallel_reduce as reductions
-from strategy import test_irregular as irregular
+from strategy.programs import test_ragged_arguments as irregular
 
 import tfdp
-from tfdp import machine
-from tfdp.checkpoint import variables
+from tfdp.base import machine
+from tfdp.callbacks.checkpoint import model_variables
 from tfdp.cluster import port_of
-from tfdp.collectives._tensorflow import context
+from tfdp.communication.collectives._tensorflow import context
 
 pytestmark = pytest.mark.telling
 
@@ -426,7 +426,9 @@ def test_replicas_that_train_by_themselves_agree_and_save_their_mean(board, tmp_
     with pytest.raises(RuntimeError, match="one set of weights"):
         model.evaluate(x, y, verbose=0)
     processes = strategy.extended.processes
-    rows = dict(variables.wholes(processes, "a test", variables.copies(model, processes)))
+    rows = dict(
+        model_variables.wholes(processes, "a test", model_variables.copies(model, processes))
+    )
     if processes.rank == 0:
         owned = [each.get_weights()[0] for each in workers.models]
         harness.assert_close_arrays(list(rows["weight-0"]), owned, 1e-5, "the replicas' weights")

@@ -1,6 +1,6 @@
 """The strategy in clusters of several devices, of an odd number of processes, of another launcher.
 
-Two processes of one device are a cluster of `keras_adapter/test_across_processes.py`. A module of
+Two processes of one device are a cluster of `keras/test_across_processes.py`. A module of
 the promise runs in the same clusters: to start one costs as much.
 """
 
@@ -16,9 +16,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.multiprocess, pytest.mark.timeout(62
 
 FOLDER = pathlib.Path(__file__).parent
 CASES = FOLDER / "in_cluster.py"
-PROMISE = FOLDER.parent / "keras_adapter"
+PROMISE = FOLDER.parent / "keras"
 
-SHOWN_BY = "keras_adapter/test_across_processes.py::test_in_two_processes_the_telling_tests_pass"
+SHOWN_BY = "keras/test_across_processes.py::test_in_two_processes_the_telling_tests_pass"
 AS_TRACED = {"TFDP_TESTS_AS_TRACED": "1"}
 # Of several devices in each process: numbering, sums, shares, draws. What only processes agree on
 # is the same.

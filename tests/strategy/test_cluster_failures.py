@@ -15,7 +15,17 @@ SCRIPT = pathlib.Path(__file__).parent / "scripts" / "goes_wrong.py"
 
 def run(how, ranks=2):
     """What each rank got, by rank, and all output."""
-    command = [sys.executable, "-m", "tfdp.cli", "run", "-n", str(ranks), "--timeout", "120", "--"]
+    command = [
+        sys.executable,
+        "-m",
+        "tfdp.tools.cli",
+        "run",
+        "-n",
+        str(ranks),
+        "--timeout",
+        "120",
+        "--",
+    ]
     ended = subprocess.run(
         [*command, str(SCRIPT), how], capture_output=True, text=True, timeout=180, check=False
     )
@@ -135,13 +145,13 @@ def test_a_rank_that_never_trains_is_named():
 
 
 @pytest.mark.exhaustive(
-    "keras_adapter/test_across_processes.py::test_in_two_processes_the_telling_tests_pass"
+    "keras/test_across_processes.py::test_in_two_processes_the_telling_tests_pass"
 )
 @pytest.mark.parametrize(
     ("how", "error", "both", "named"),
     [
         ("shape", "RankMismatchError", "shape", ["[3, 5]", "[3, 4]", "kernel"]),
-        # As other versions are: see `collectives/test_processes.py`.
+        # As other versions are: see `communication/collectives/test_cluster_processes.py`.
         ("devices", "ClusterError", "number of devices", ["rank 0 has 1", "has 2"]),
     ],
 )
@@ -180,7 +190,7 @@ def test_threads_whose_order_differs_between_ranks_are_named_and_nobody_waits(ho
 
 
 @pytest.mark.exhaustive(
-    "collectives/test_runtime.py::test_a_runtime_that_is_in_use_cannot_be_started"
+    "communication/collectives/test_runtime.py::test_a_runtime_that_is_in_use_cannot_be_started"
 )
 def test_a_strategy_made_after_tensorflow_started_is_an_error_with_the_fix():
     texts, output = run("too late")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdp.strategy import input_batches
+from tfdp.data.distributed import batch_sharding
 
 SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 
@@ -74,7 +74,7 @@ def test_a_loop_over_a_distributed_dataset_can_be_in_a_graph():
 
 
 def test_a_dataset_whose_batches_leave_replicas_without_work_is_warned_of(caplog):
-    input_batches.warn_if_small.cache_clear()
+    batch_sharding.warn_if_small.cache_clear()
     strategy = harness.strategy(4)
     with caplog.at_level("WARNING", logger="tfdp"):
         batches = strategy.experimental_distribute_dataset(tf.data.Dataset.range(12).batch(3))

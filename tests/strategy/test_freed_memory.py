@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tfdp
-from tfdp import machine
+from tfdp.base import machine
 from tfdp.strategy import freed_memory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="settings of glibc")

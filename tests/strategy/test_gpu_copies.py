@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 import tfdp
-from tfdp.partition import registering
-from tfdp.strategy import program_calls
+from tfdp.partition.finish import registration
+from tfdp.strategy.programs import program_call
 
 # What compares, counts and decides.
 DECIDING = {
@@ -38,8 +38,8 @@ def host(monkeypatch):
     def host_of(device):
         return tf.DeviceSpec.from_string(device).replace(device_index=0).to_string()
 
-    monkeypatch.setattr(registering, "host_of", host_of)
-    monkeypatch.setattr(program_calls, "host_of", host_of)
+    monkeypatch.setattr(registration, "host_of", host_of)
+    monkeypatch.setattr(program_call, "host_of", host_of)
 
 
 def graphs_within(graph):
@@ -97,6 +97,6 @@ def test_a_counter_is_advanced_on_the_host(host):
     expected = tf.random.stateless_uniform([7, 20], [0, 1])
     np.testing.assert_array_equal(run(tf.constant(x)), expected)
     registered = run._latest._registered
-    definition = registering.context().get_function_def(registered.names(inlined=True)[0])
+    definition = registration.context().get_function_def(registered.names(inlined=True)[0])
     words = [node for node in definition.node_def if node.op == "Bitcast"]
     assert words and all(map(is_on_host, words))

@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 import tiers
 
-from tfdp.partition import report
-from tfdp.strategy import order_of_sums
+from tfdp.partition import program_record
+from tfdp.strategy.programs import reduction_order
 
 # Which input of an operation the places are.
 ADDING = {
@@ -70,7 +70,7 @@ def adding_twice(program):
     alike = {
         (each.function, name)
         for each in program.report.computed
-        if each.place != report.SHARE
+        if each.place != program_record.SHARE
         for name in each.nodes
     }
     found = []
@@ -92,7 +92,7 @@ def test_no_table_is_updated_by_rows_that_may_be_the_same(name, replicas, monkey
         return embedding(OPTIMIZERS[name]())
 
     expected = trained(build).get_weights()
-    monkeypatch.setattr(order_of_sums, "is_any", lambda devices: True)
+    monkeypatch.setattr(reduction_order, "is_any", lambda devices: True)
     model = trained(build, replicas)
     (step,) = model.train_function.steps._programs.values()
     assert not adding_twice(step._latest.program)

@@ -8,10 +8,11 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.distribute import cross_device_ops, distribute_lib, mirrored_run
 
+from tfdp.data.distributed import _tensorflow as of_datasets
+from tfdp.data.distributed.dataset_distribution import DatasetDistribution
 from tfdp.strategy import _tensorflow
 from tfdp.strategy.cross_replica import CrossReplica
 from tfdp.strategy.extended import DataParallelExtended
-from tfdp.strategy.inputs import Inputs
 
 # For each name the parameters that the strategy passes or overrides, in their order.
 SIGNATURES = {
@@ -169,23 +170,37 @@ METHODS = {
 }
 
 
+SHIMS = (_tensorflow, of_datasets)
+
+
+def private(name):
+    (value, *_) = [getattr(shim, name) for shim in SHIMS if hasattr(shim, name)]
+    return value
+
+
 def parameters(function):
     return list(inspect.signature(function).parameters)
 
 
 def test_every_private_name_has_a_row_here():
     others = {"VARIABLE_POLICY_MAPPING", "multi_device_iterator_ops"}
-    assert set(_tensorflow.__all__) == set(SIGNATURES) | set(CLASSES) | ATTRIBUTES | others
-    tree = ast.parse(pathlib.Path(_tensorflow.__file__).read_text(encoding="utf-8"))
-    imported = [
-        alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
-    ]
-    assert sorted({*imported, *ATTRIBUTES} - {"Attribute"}) == sorted(_tensorflow.__all__)
+    every = {name for shim in SHIMS for name in shim.__all__}
+    assert every == set(SIGNATURES) | set(CLASSES) | ATTRIBUTES | others
+    for shim in SHIMS:
+        tree = ast.parse(pathlib.Path(shim.__file__).read_text(encoding="utf-8"))
+        imported = [
+            alias.name
+            for node in tree.body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        ]
+        own = {name for name in ATTRIBUTES if hasattr(shim, name)}
+        assert sorted({*imported, *own} - {"Attribute"}) == sorted(shim.__all__)
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_a_private_function_takes_what_the_strategy_passes(name):
-    value = getattr(_tensorflow, name)
+    value = private(name)
     if SIGNATURES[name] is None:
         assert inspect.isclass(value)
         assert value("/device:CPU:0").device == "/device:CPU:0"
@@ -196,7 +211,7 @@ def test_a_private_function_takes_what_the_strategy_passes(name):
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_private_class_is_what_the_strategy_takes_it_for(name):
-    value = getattr(_tensorflow, name)
+    value = private(name)
     assert inspect.isclass(value)
     assert all(issubclass(value, base) for base in CLASSES[name])
 
@@ -205,7 +220,7 @@ def test_a_private_class_is_what_the_strategy_takes_it_for(name):
     ("owner", "method"), [(owner, method) for owner in METHODS for method in METHODS[owner]]
 )
 def test_a_private_method_takes_what_the_strategy_passes(owner, method):
-    assert parameters(getattr(getattr(_tensorflow, owner), method)) == METHODS[owner][method]
+    assert parameters(getattr(private(owner), method)) == METHODS[owner][method]
 
 
 def test_the_function_that_tf_function_makes_is_of_the_private_class():
@@ -256,7 +271,7 @@ def test_the_strategy_overrides_only_names_that_tensorflow_still_has():
     }
     check_overridden(DataParallelExtended, properties)
     check_overridden(CrossReplica, {"worker_devices_by_replica"})
-    check_overridden(Inputs, set())
+    check_overridden(DatasetDistribution, set())
 
 
 class Empty:

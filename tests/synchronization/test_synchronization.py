@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import tfdp
-from tfdp.strategy import options
+from tfdp.strategy import option_checks
 from tfdp.synchronization import DiLoCo, Gossip, LocalSGD
 
 DEVICES = ["CPU:0"]
@@ -59,7 +59,7 @@ def test_no_optimizer_is_made_before_the_processes_have_joined():
     def made():
         raise AssertionError("its variables would start TensorFlow")
 
-    options.check_synchronization(DiLoCo(2, made), tfdp.compression.Cast("bfloat16"))
+    option_checks.check_synchronization(DiLoCo(2, made), tfdp.compression.Cast("bfloat16"))
 
 
 def test_an_outer_optimizer_is_there_where_it_is_said():

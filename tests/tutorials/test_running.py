@@ -24,7 +24,7 @@ DATA = {
     ),
     "fashion_mnist": (
         'datasets.load("fashion_mnist")',
-        "import pathlib; from tfdp.demo import images\n"
+        "import pathlib; from tfdp.tools.demo import image_sets as images\n"
         "images.DEBIAN_FASHION_MNIST = pathlib.Path('absent')",
         "sudo apt-get install dataset-fashion-mnist",
     ),
@@ -75,7 +75,7 @@ def files(folder):
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.exhaustive("demo/test_processes.py::test_processes_train_like_one_device")
+@pytest.mark.exhaustive("tools/demo/test_demo_processes.py::test_processes_train_like_one_device")
 @each_notebook
 def test_each_runs_from_a_clean_kernel_draws_and_leaves_nothing_behind(run, path):
     before = files(FOLDER)

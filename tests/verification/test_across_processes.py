@@ -16,7 +16,7 @@ SCRIPT = pathlib.Path(__file__).parent / "scripts/in_cluster.py"
 )
 @pytest.mark.timeout(320)
 def test_all_ranks_get_the_same_report():
-    command = [sys.executable, "-m", "tfdp.cli", "run", "-n", "2", "--timeout", "300"]
+    command = [sys.executable, "-m", "tfdp.tools.cli", "run", "-n", "2", "--timeout", "300"]
     done = subprocess.run([*command, "--", sys.executable, SCRIPT], capture_output=True, text=True)
     output = done.stdout + done.stderr
     assert "rank 0: 5 reports" in output and "rank 1: 5 reports" in output, output[-6000:]

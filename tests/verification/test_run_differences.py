@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tfdp.verification import layers, run_differences, sources
+from tfdp.verification import layer_outputs, run_differences, source_lines
 from tfdp.verification.readings import GRADIENTS, LOSS, METRICS, OPTIMIZER, WEIGHTS
 
 
@@ -80,22 +80,30 @@ def test_a_difference_counts_above_the_tolerance_and_ten_times_the_control():
 
 def test_layers_are_compared_up_to_a_call_that_only_one_run_makes():
     first, second = array(2, 4), array(1)
-    reference = [layers.Call("a", (first,)), layers.Call("b", (first, second))]
-    moved = [layers.Call("a", (first,)), layers.Call("b", (first + array(1), second))]
+    reference = [
+        layer_outputs.LayerCall("a", (first,)),
+        layer_outputs.LayerCall("b", (first, second)),
+    ]
+    moved = [
+        layer_outputs.LayerCall("a", (first,)),
+        layer_outputs.LayerCall("b", (first + array(1), second)),
+    ]
     expected = {(0, "layer output", "a"): 0.0, (1, "layer output", "b"): 0.25}
-    assert layers.differences(reference, moved) == expected
-    assert layers.differences(reference, [*moved[:1], layers.Call("c", (second,))]) == {
-        (0, "layer output", "a"): 0.0
-    }
-    assert layers.differences(reference, []) == {}, "other processes are told nothing"
-    (found,) = layers.differences(reference[:1], [layers.Call("a", (second,))]).values()
+    assert layer_outputs.differences(reference, moved) == expected
+    assert layer_outputs.differences(
+        reference, [*moved[:1], layer_outputs.LayerCall("c", (second,))]
+    ) == {(0, "layer output", "a"): 0.0}
+    assert layer_outputs.differences(reference, []) == {}, "other processes are told nothing"
+    (found,) = layer_outputs.differences(
+        reference[:1], [layer_outputs.LayerCall("a", (second,))]
+    ).values()
     assert found == np.inf
 
 
 def test_a_line_is_another_if_it_makes_other_operations_or_other_constants():
-    one, two = (sources.Operation("a.py:1", "Const", value) for value in (b"1", b"2"))
-    product = sources.Operation("a.py:2", "Mul", b"")
-    assert sources.first_other_line([one, product], [one, product]) == ""
-    assert sources.first_other_line([one, product], [two, product]) == "a.py:1"
-    assert sources.first_other_line([one, product], [one, product, product]) == "a.py:2"
-    assert sources.first_other_line([], [sources.Operation("", "Mul", b"")]) == ""
+    one, two = (source_lines.Operation("a.py:1", "Const", value) for value in (b"1", b"2"))
+    product = source_lines.Operation("a.py:2", "Mul", b"")
+    assert source_lines.first_other_line([one, product], [one, product]) == ""
+    assert source_lines.first_other_line([one, product], [two, product]) == "a.py:1"
+    assert source_lines.first_other_line([one, product], [one, product, product]) == "a.py:2"
+    assert source_lines.first_other_line([], [source_lines.Operation("", "Mul", b"")]) == ""

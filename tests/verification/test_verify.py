@@ -11,9 +11,9 @@ import tiers
 from verification import faults, programs
 
 import tfdp
-from tfdp.determinism._keras import forget_global_generator
+from tfdp.base.determinism._keras import forget_global_generator
 from tfdp.errors import VerificationError
-from tfdp.verification import sources
+from tfdp.verification import source_lines
 from tfdp.verification.batches import Batches
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,7 @@ def test_a_planted_fault_is_found_and_named(name):
     assert (first.part, first.step) == (fault.part, fault.step)
     assert first.size > 1e-3 > 1e-6 > first.control
     assert fault.cause in report.cause
-    assert fault.thing is None or sources.place(fault.thing) in report.cause
+    assert fault.thing is None or source_lines.place(fault.thing) in report.cause
     assert fault.reason in report.reason and "read a number of replicas" in report.reason
     with pytest.raises(VerificationError) as caught:
         report.check()

@@ -1,8 +1,32 @@
-"""Keras callbacks that report what only tfdp, the data or the optimizer knows."""
+"""Keras callbacks that report what only tfdp, the data or the optimizer knows.
 
-from tfdp.callbacks.checkpoint import Checkpoint
-from tfdp.callbacks.input_wait import InputMonitor
-from tfdp.callbacks.loss_scale import LossScaleMonitor
-from tfdp.callbacks.telemetry import Telemetry
+Importing this package loads neither TensorFlow nor Keras.
+"""
 
-__all__ = ["Checkpoint", "InputMonitor", "LossScaleMonitor", "Telemetry"]
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tfdp.base.lazy_imports import lazy_names
+
+if TYPE_CHECKING:
+    from tfdp.callbacks.checkpoint_callback import Checkpoint
+    from tfdp.callbacks.input_wait import InputMonitor
+    from tfdp.callbacks.loss_scale import LossScaleMonitor
+    from tfdp.callbacks.telemetry import Telemetry
+
+__all__ = [
+    "Checkpoint",
+    "InputMonitor",
+    "LossScaleMonitor",
+    "Telemetry",
+]
+
+_LAZY = {
+    "Checkpoint": ("tfdp.callbacks.checkpoint_callback", "Checkpoint"),
+    "InputMonitor": ("tfdp.callbacks.input_wait", "InputMonitor"),
+    "LossScaleMonitor": ("tfdp.callbacks.loss_scale", "LossScaleMonitor"),
+    "Telemetry": ("tfdp.callbacks.telemetry", "Telemetry"),
+}
+
+__getattr__, __dir__ = lazy_names(globals(), _LAZY)

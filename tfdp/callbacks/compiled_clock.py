@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tfdp.replicas import CompilesPrograms
+from tfdp.communication.replicas import CompilesPrograms
 
 
 class CompiledClock:

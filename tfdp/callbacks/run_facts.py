@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.replicas import compiler_of
+from tfdp.communication.replicas import compiler_of
 
 
 def described(model: Any, params: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tfdp.recording import Reading, Recorder
+from tfdp.base.recording import Reading, Recorder
 
 
 class StepClock:

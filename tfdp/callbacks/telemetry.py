@@ -12,17 +12,17 @@ import keras
 import numpy as np
 
 from tfdp import cluster
+from tfdp.base.recording import Recorder
+from tfdp.base.stragglers import LEAST_SAMPLES, stragglers
+from tfdp.callbacks.checkpoint.place import AbstractPlace
 from tfdp.callbacks.compiled_clock import CompiledClock
 from tfdp.callbacks.log_files import FORMAT, LogFiles
 from tfdp.callbacks.loss_scale import applied_steps
+from tfdp.callbacks.manifest import write_manifest
 from tfdp.callbacks.run_facts import described, host_name, steps_before
 from tfdp.callbacks.step_clock import StepClock
-from tfdp.checkpoint.place import AbstractPlace
 from tfdp.cluster import run_status
-from tfdp.manifest import write_manifest
-from tfdp.recording import Recorder
-from tfdp.replicas import ProcessGroup, compiler_of, processes_of, replicas_of
-from tfdp.stragglers import LEAST_SAMPLES, stragglers
+from tfdp.communication.replicas import ProcessGroup, compiler_of, processes_of, replicas_of
 
 
 class Telemetry(keras.callbacks.Callback):
@@ -67,7 +67,7 @@ class Telemetry(keras.callbacks.Callback):
     After each epoch that has brought them to five samples, the ranks compare how long they waited
     for each other, at the first bucket and in meetings. Ranks that waited less than the median of
     the others by 5 % of a step, 1 ms and more than noise, again and again, are named in the log
-    (logger `tfdp`) and in a `straggler` line each: the rule of `tfdp.stragglers`.
+    (logger `tfdp`) and in a `straggler` line each: the rule of `tfdp.base.stragglers`.
 
     Under `tfdp.XLAStrategy` `compute_seconds` holds communication, which XLA has within the
     program; the loss is read in samples alone, since devices compute while the host goes on;

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from tfdp.base.words import ranks_in_words
 from tfdp.errors import CollectiveTimeoutError
-from tfdp.words import ranks_in_words
 
 # The number of unread bytes that a stream holds before the sender must wait.
 BUFFER_BYTES = 1 << 22

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from tfdp import gpus
+from tfdp.base import gpus
 from tfdp.cluster import slurm
 from tfdp.cluster.environment_variables import integer
 from tfdp.cluster.run_status import STATUS_VARIABLE

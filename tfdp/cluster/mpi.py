@@ -101,7 +101,7 @@ def rank(environ: Mapping[str, str]) -> int | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Launcher:
+class MPILauncher:
     """The launcher of MPI that started this process.
 
     Attributes:
@@ -115,17 +115,17 @@ class Launcher:
     size: int | None
 
 
-def launcher(environ: Mapping[str, str]) -> Launcher | None:
+def launcher(environ: Mapping[str, str]) -> MPILauncher | None:
     """Returns the launcher of MPI that started this process; None if none did.
 
     >>> launcher({"PMI_RANK": "0", "PMI_SIZE": "2"})
-    Launcher(variable='PMI_RANK', open_mpi=False, size=2)
+    MPILauncher(variable='PMI_RANK', open_mpi=False, size=2)
     """
     names = _variables(environ)
     if names is None:
         return None
     size = integer(environ, names.size) if names.size and environ.get(names.size) else None
-    return Launcher(names.rank, names.open_mpi, size)
+    return MPILauncher(names.rank, names.open_mpi, size)
 
 
 def launcher_pid(variable: str) -> int:

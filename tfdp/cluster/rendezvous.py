@@ -5,7 +5,7 @@
    and where they can be reached.
 3. Rank 0 compares the introductions, and sends all of them, or the reason to stop, to everyone.
 
-The connections stay open; `tfdp.cluster.board` continues to use them.
+The connections stay open; `tfdp.cluster.control_channel` continues to use them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tfdp.base.words import ranks_in_words
 from tfdp.cluster import wire
 from tfdp.cluster.connections import Connections, Stream, host_of_peer
 from tfdp.cluster.gathering import STRANGER_SECONDS, Gathering
@@ -25,7 +26,6 @@ from tfdp.cluster.handshake import SecretError, connect
 from tfdp.cluster.secret import HOW_TO_GIVE_ONE
 from tfdp.cluster.spec import Cluster, cannot_listen, host_of, is_loopback, port_of
 from tfdp.errors import ClusterError
-from tfdp.words import ranks_in_words
 
 # The pause between two attempts to reach rank 0.
 _RETRY_SECONDS = 0.1

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tfdp.cluster.board import Board
+from tfdp.base.words import ranks_in_words
+from tfdp.cluster.control_channel import ControlChannel
 from tfdp.errors import CollectiveTimeoutError, RankMismatchError
-from tfdp.words import ranks_in_words
 
 # What is waited for by a process that has traced a function, until all have; its name follows.
 TRACE_OF = "the trace of "
@@ -78,7 +78,7 @@ class Watchdog:
 
     def __init__(
         self,
-        board: Board,
+        board: ControlChannel,
         progress: Callable[[], Progress],
         silence_seconds: float = 60.0,
         period_seconds: float = 1.0,

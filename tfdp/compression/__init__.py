@@ -4,8 +4,7 @@
 compressed; everything else that replicas send each other stays whole.
 """
 
-from tfdp.collectives import Transport
-from tfdp.compression.base import Compression
+from tfdp.communication.collectives import Transport
 from tfdp.compression.between_hosts import BetweenHosts
 from tfdp.compression.cast import Cast
 from tfdp.compression.error_feedback import RESIDUAL, ErrorFeedback
@@ -14,8 +13,9 @@ from tfdp.compression.momentum_correction import MomentumCorrection
 from tfdp.compression.power_sgd import PowerSGD
 from tfdp.compression.random_k import RandomK
 from tfdp.compression.sign import Sign
+from tfdp.compression.sum_compression import Compression
 from tfdp.compression.top_k import TopK
-from tfdp.compression.update import (
+from tfdp.compression.update_compression import (
     AbstractLossyCompression,
     Bucket,
     Slot,

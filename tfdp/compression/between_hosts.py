@@ -9,9 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.collectives import Transport
+from tfdp.communication.collectives import Transport
 from tfdp.compression.power_sgd import PowerSGD
-from tfdp.compression.update import Bucket, Slot, Sums, UpdateCompression
+from tfdp.compression.update_compression import Bucket, Slot, Sums, UpdateCompression
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tfdp.collectives import Transport
-from tfdp.compression.update import Bucket, Sums
-from tfdp.sharding import Cut
+from tfdp.base.sharding import Sharding
+from tfdp.communication.collectives import Transport
+from tfdp.compression.update_compression import Bucket, Sums
 
 # A function that returns what stands for blocks, int32 [..., m]. It is given the blocks
 # [..., block], a seed, and how many elements of each block are no fill, float32 [...].
@@ -58,7 +58,7 @@ def sum_in_chunks(
 
 def sum_parts_in_blocks(
     bucket: Bucket,
-    cuts: Sequence[Cut],
+    cuts: Sequence[Sharding],
     transport: Transport,
     block: int,
     encode: Encode,

@@ -6,8 +6,8 @@ import dataclasses
 
 import tensorflow as tf
 
-from tfdp.collectives import Transport, Value, map_values
-from tfdp.compression.base import Compression
+from tfdp.communication.collectives import Transport, Value, map_values
+from tfdp.compression.sum_compression import Compression
 
 _DTYPES = ("bfloat16", "float16")
 

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from tfdp.collectives import Transport
-from tfdp.compression.update import Bucket, Slot, Sums, UpdateCompression, poison
-from tfdp.sharding import Cut
+from tfdp.base.sharding import Sharding
+from tfdp.communication.collectives import Transport
+from tfdp.compression.update_compression import Bucket, Slot, Sums, UpdateCompression, poison
 
 #: The name of the slot of `ErrorFeedback` that holds what was lost.
 RESIDUAL = "residual"
@@ -136,7 +136,9 @@ class ErrorFeedback(UpdateCompression):
         """Whether the inner compression has `compressed_parts`."""
         return self.inner.sums_parts
 
-    def compressed_parts(self, bucket: Bucket, cuts: Sequence[Cut], transport: Transport) -> Sums:
+    def compressed_parts(
+        self, bucket: Bucket, cuts: Sequence[Sharding], transport: Transport
+    ) -> Sums:
         """Returns the inner compression's parts of the sums of gradients and residuals.
 
         A residual is of the whole gradient, of which the replica rounds all parts. No replica has
@@ -145,7 +147,7 @@ class ErrorFeedback(UpdateCompression):
 
         >>> from tfdp.compression import Int8
         >>> bucket = Bucket.of([1.0, 2.0], slots=[{"residual": tf.constant([0.5, 0.0])}])
-        >>> cut, alone = Cut((2,), axis=0, bounds=(0, 2)), Transport(tf.identity)
+        >>> cut, alone = Sharding((2,), axis=0, bounds=(0, 2)), Transport(tf.identity)
         >>> found = ErrorFeedback(Int8(block=4)).compressed_parts(bucket, [cut], alone)
         >>> found.own[0].shape, found.slots[0]["residual"].shape
         (TensorShape([2]), TensorShape([2]))

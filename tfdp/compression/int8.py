@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdp.collectives import Transport
-from tfdp.compression import update
+from tfdp.base.sharding import Sharding
+from tfdp.communication.collectives import Transport
+from tfdp.compression import update_compression
 from tfdp.compression.blocks import sum_in_chunks, sum_parts_in_blocks
-from tfdp.compression.update import AbstractLossyCompression, Bucket, Sums
-from tfdp.sharding import Cut
+from tfdp.compression.update_compression import AbstractLossyCompression, Bucket, Sums
 
 _LEVELS = 127.0
 
@@ -61,8 +61,8 @@ class Int8(AbstractLossyCompression):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        update.check_integer(self, "block", 4, multiple_of=4)
-        update.check_integer(self, "seed", 0)
+        update_compression.check_integer(self, "block", 4, multiple_of=4)
+        update_compression.check_integer(self, "seed", 0)
 
     def payload_bytes(self, shape: tuple[int, ...]) -> int:
         """Returns the bytes of integers and scales.
@@ -88,10 +88,12 @@ class Int8(AbstractLossyCompression):
         """Whether it has `compressed_parts`: it has."""
         return True
 
-    def compressed_parts(self, bucket: Bucket, cuts: Sequence[Cut], transport: Transport) -> Sums:
+    def compressed_parts(
+        self, bucket: Bucket, cuts: Sequence[Sharding], transport: Transport
+    ) -> Sums:
         """Returns this replica's parts of the sums of gradients that are rounded once.
 
-        >>> bucket, cut = Bucket.of([127.0, -5.0, 0.0]), Cut((3,), axis=0, bounds=(0, 3))
+        >>> bucket, cut = Bucket.of([127.0, -5.0, 0.0]), Sharding((3,), axis=0, bounds=(0, 3))
         >>> found = Int8(block=4).compressed_parts(bucket, [cut], Transport(tf.identity))
         >>> found.sums[0].numpy().tolist()
         [127.0, -5.0, 0.0]
@@ -121,7 +123,7 @@ class Int8(AbstractLossyCompression):
         levels = tf.floor(blocks * tf.math.divide_no_nan(_LEVELS, largest) + draws)
         integers = tf.cast(tf.minimum(levels, _LEVELS), tf.int8)
         words = tf.bitcast(tf.reshape(integers, [*blocks.shape[:-1], self.block // 4, 4]), tf.int32)
-        scale = largest / _LEVELS + update.poison(blocks, -1, keepdims=True)
+        scale = largest / _LEVELS + update_compression.poison(blocks, -1, keepdims=True)
         return tf.concat([words, tf.bitcast(scale, tf.int32)], axis=-1)
 
     def decode(self, code: tf.Tensor) -> tf.Tensor:

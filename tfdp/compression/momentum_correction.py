@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from tfdp.collectives import Transport
+from tfdp.communication.collectives import Transport
 from tfdp.compression.error_feedback import RESIDUAL, kept_if_finite
 from tfdp.compression.random_k import RandomK
 from tfdp.compression.top_k import TopK
-from tfdp.compression.update import Bucket, Slot, Sums, UpdateCompression
+from tfdp.compression.update_compression import Bucket, Slot, Sums, UpdateCompression
 
 _VELOCITY = "velocity"
 

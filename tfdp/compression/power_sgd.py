@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tfdp.collectives import Transport
-from tfdp.compression import update
-from tfdp.compression.update import AbstractLossyCompression, Bucket, Slot, Sums
+from tfdp.communication.collectives import Transport
+from tfdp.compression import update_compression
+from tfdp.compression.update_compression import AbstractLossyCompression, Bucket, Slot, Sums
 
 _FACTOR = "factor"
 
@@ -57,8 +57,8 @@ class PowerSGD(AbstractLossyCompression):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        update.check_integer(self, "rank", 1)
-        update.check_integer(self, "seed", 0)
+        update_compression.check_integer(self, "rank", 1)
+        update_compression.check_integer(self, "seed", 0)
 
     def takes_shape(self, shape: tuple[int, ...]) -> bool:
         """Returns whether a gradient of this shape is a large matrix that becomes smaller."""

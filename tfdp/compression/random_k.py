@@ -7,9 +7,9 @@ import math
 
 import tensorflow as tf
 
-from tfdp.collectives import Transport
-from tfdp.compression import update
-from tfdp.compression.update import AbstractLossyCompression, Bucket, Sums
+from tfdp.communication.collectives import Transport
+from tfdp.compression import update_compression
+from tfdp.compression.update_compression import AbstractLossyCompression, Bucket, Sums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +44,8 @@ class RandomK(AbstractLossyCompression):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        update.check_ratio(self, "ratio")
-        update.check_integer(self, "seed", 0)
+        update_compression.check_ratio(self, "ratio")
+        update_compression.check_integer(self, "seed", 0)
 
     def payload_bytes(self, shape: tuple[int, ...]) -> int:
         """Returns the bytes of the numbers.
@@ -86,7 +86,7 @@ class RandomK(AbstractLossyCompression):
             at, lengths = self.places(bucket, index)
             factors = 1.0 if bucket.feedback else tf.cast(lengths, tf.float32)
             places.append(at)
-            numbers.append(tf.gather(value, at) * factors + update.poison(value))
+            numbers.append(tf.gather(value, at) * factors + update_compression.poison(value))
         total = transport.sum(tf.concat(numbers, axis=0))
         parts = tf.split(total, [math.prod(value.shape) for value in numbers])
         sums, own = (

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdp.collectives import Transport
-from tfdp.compression import update
+from tfdp.base.sharding import Sharding
+from tfdp.communication.collectives import Transport
+from tfdp.compression import update_compression
 from tfdp.compression.blocks import sum_in_chunks, sum_parts_in_blocks
-from tfdp.compression.update import AbstractLossyCompression, Bucket, Sums
-from tfdp.sharding import Cut
+from tfdp.compression.update_compression import AbstractLossyCompression, Bucket, Sums
 
 _WORD = 32
 
@@ -47,7 +47,7 @@ class Sign(AbstractLossyCompression):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        update.check_integer(self, "block", _WORD, multiple_of=_WORD)
+        update_compression.check_integer(self, "block", _WORD, multiple_of=_WORD)
 
     def payload_bytes(self, shape: tuple[int, ...]) -> int:
         """Returns the bytes of bits and scales.
@@ -73,10 +73,12 @@ class Sign(AbstractLossyCompression):
         """Whether it has `compressed_parts`: it has."""
         return True
 
-    def compressed_parts(self, bucket: Bucket, cuts: Sequence[Cut], transport: Transport) -> Sums:
+    def compressed_parts(
+        self, bucket: Bucket, cuts: Sequence[Sharding], transport: Transport
+    ) -> Sums:
         """Returns this replica's parts of the sums of signs and scales.
 
-        >>> bucket, cut = Bucket.of([4.0, -2.0]), Cut((2,), axis=0, bounds=(0, 2))
+        >>> bucket, cut = Bucket.of([4.0, -2.0]), Sharding((2,), axis=0, bounds=(0, 2))
         >>> found = Sign(block=32).compressed_parts(bucket, [cut], Transport(tf.identity))
         >>> found.sums[0].numpy().tolist()
         [3.0, -3.0]

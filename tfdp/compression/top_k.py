@@ -8,9 +8,9 @@ import math
 
 import tensorflow as tf
 
-from tfdp.collectives import Transport
-from tfdp.compression import update
-from tfdp.compression.update import AbstractLossyCompression, Bucket, Sums
+from tfdp.communication.collectives import Transport
+from tfdp.compression import update_compression
+from tfdp.compression.update_compression import AbstractLossyCompression, Bucket, Sums
 
 # Every so-manieth number is sampled; fewer of them if less than so many of the largest would be
 # among the sample; and the threshold lies so far below that rarely too few exceed it.
@@ -63,8 +63,8 @@ class TopK(AbstractLossyCompression):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        update.check_ratio(self, "ratio")
-        update.check_integer(self, "warmup_steps", 0)
+        update_compression.check_ratio(self, "ratio")
+        update_compression.check_integer(self, "warmup_steps", 0)
         if not isinstance(self.exact, bool):
             raise ValueError(
                 f"`exact` of `TopK` must be True or False, but received {self.exact!r}. Use "
@@ -130,7 +130,7 @@ class TopK(AbstractLossyCompression):
             else:
                 chosen, values = _above_threshold(flat, count, bucket.step)
             places.append(chosen)
-            numbers.append(values + update.poison(flat))
+            numbers.append(values + update_compression.poison(flat))
         joined = tf.concat(numbers, axis=0)
         sent = tf.stack([tf.concat(places, axis=0), tf.bitcast(joined, tf.int32)])
         received = transport.gather(sent)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tfdp.lazy import lazy_names
+from tfdp.base.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
     from tfdp.data import sources

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from tfdp.data.options import PipelineOptions
+from tfdp.data.pipeline_options import PipelineOptions
 from tfdp.data.pipelines import Pipeline
 from tfdp.data.sources.as_source import as_source
 

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import sys
 
-from tfdp.command_line import REQUIRED, add_command, option
+from tfdp.base.command_line import REQUIRED, add_command, option
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ def add_data(commands: argparse._SubParsersAction) -> None:
 
 
 def _index(options: IndexOptions, parser: argparse.ArgumentParser) -> int:
-    from tfdp.data.sources.files import spans_of
+    from tfdp.data.sources.record_files import spans_of
 
     try:
         paths = [str(span.path) for span in spans_of(options.files)]

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp.data import plan
+from tfdp.base.batch_shards import largest_share
+from tfdp.data import shard_plan
 from tfdp.data.mapping import ExampleFunction, example_function, with_one_shape
-from tfdp.data.options import PipelineOptions
 from tfdp.data.order import epoch_key, epoch_order
+from tfdp.data.pipeline_options import PipelineOptions
 from tfdp.data.sources.abstract import AbstractIndexedSource
-from tfdp.shares import largest_share
 
 # Returns the epoch and the position in it where an iterator begins, asked when it starts.
 Begin = Callable[[], tuple[int, int]]
@@ -78,11 +78,11 @@ def indexed_shares(
 ) -> tf.data.Dataset:
     """Returns the shares of `ranks`, batch by batch and rank by rank, of one epoch or all to come.
 
-    For several replicas each share comes with its place in the batch, as `plan.Shares` has it, and
-    an empty share holds a stand-in, an example of its batch.
+    For several replicas each share comes with its place in the batch, as `shard_plan.Shares` has
+    it, and an empty share holds a stand-in, an example of its batch.
 
     1. When an iterator reaches an epoch, the epoch's order is drawn and cut into rows of indices
-       (`plan.cut`).
+       (`shard_plan.cut`).
     2. Rows are read in parallel; or examples, if each is decoded by itself.
     3. `map_fn` runs in parallel on single examples, which are then batched.
     4. The examples that only fill a row are cut off.
@@ -111,7 +111,7 @@ def indexed_shares(
         epoch: np.ndarray, position: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.int64]:
         order = epoch_order(length, seed, int(epoch), shuffle)[int(position) :]
-        shares = plan.cut(order, batch_size, drop_remainder, num_replicas, ranks)
+        shares = shard_plan.cut(order, batch_size, drop_remainder, num_replicas, ranks)
         return shares.rows.astype(np.int64), shares.places, np.int64(epoch_key(seed, int(epoch)))
 
     def epoch_rows(epoch: tf.Tensor, position: tf.Tensor) -> tf.data.Dataset:

@@ -7,19 +7,19 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.base.batch_shards import largest_share
 from tfdp.data.indexed_shares import indexed_shares
 from tfdp.data.memory_budget import batches_within, example_bytes
-from tfdp.data.options import PipelineOptions, empty
-from tfdp.data.progress import Progress, View
+from tfdp.data.pipeline_options import PipelineOptions, empty
+from tfdp.data.progress import PipelineProgress, View
 from tfdp.data.sources.abstract import AbstractIndexedSource, AbstractSource, AbstractStreamSource
 from tfdp.data.stream_shares import stream_shares
-from tfdp.shares import largest_share
 
 
 def make_shares(
     source: AbstractSource,
     options: PipelineOptions,
-    progress: Progress,
+    progress: PipelineProgress,
     view: View,
     num_replicas: int,
     ranks: range,

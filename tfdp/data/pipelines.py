@@ -9,17 +9,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.data import state as states
+from tfdp.data import pipeline_state as states
 from tfdp.data import unreadable
 from tfdp.data.counting import iterate
 from tfdp.data.feed import AbstractFeed, check_asker
 from tfdp.data.make_shares import make_shares, tuned, without_stand_ins
-from tfdp.data.options import PipelineOptions, checked_length
-from tfdp.data.plan import num_batches
-from tfdp.data.progress import Progress, View
+from tfdp.data.pipeline_options import PipelineOptions, checked_length
+from tfdp.data.pipeline_state import identify
+from tfdp.data.progress import PipelineProgress, View
+from tfdp.data.shard_plan import num_batches
 from tfdp.data.sources.abstract import AbstractIndexedSource, AbstractSource, AbstractStreamSource
 from tfdp.data.sources.cached import cached
-from tfdp.data.state import identify
 from tfdp.data.tally import Tally
 
 Structure = Any
@@ -59,14 +59,14 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
         source: AbstractSource,
         options: PipelineOptions,
         *,
-        progress: Progress | None = None,
+        progress: PipelineProgress | None = None,
         view: View | None = None,
     ) -> None:
         if options.cache and isinstance(source, AbstractIndexedSource):
             source = cached(source, options.memory_bytes)
         self.source = source
         self.pipeline_options = options
-        self.progress = progress or Progress(
+        self.progress = progress or PipelineProgress(
             checked_length(source, options),
             options.global_batch_size,
             options.drop_remainder,

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from tfdp.data import plan
+from tfdp.data import shard_plan
 from tfdp.data.tally import Tally
 
 
@@ -30,7 +30,7 @@ class View:
     share_fn: Callable[..., Any] | None = None
 
 
-class Progress:
+class PipelineProgress:
     """The count of the batches taken for training, and of the seconds waited for them.
 
     Batches are counted when a training step takes them, not when they are prefetched. Each number
@@ -100,7 +100,7 @@ class Progress:
         if self._length is None:
             return None
         left = self._length - position
-        return plan.num_batches(left, self._global_batch_size, self._drop_remainder)
+        return shard_plan.num_batches(left, self._global_batch_size, self._drop_remainder)
 
     def move(self, epoch: int, position: int) -> None:
         """Sets the place: the epoch, and the number of its examples."""
@@ -155,4 +155,4 @@ class Progress:
 
     def _is_end(self, length: int, position: int) -> bool:
         left = max(0, length - position)
-        return plan.num_batches(left, self._global_batch_size, self._drop_remainder) == 0
+        return shard_plan.num_batches(left, self._global_batch_size, self._drop_remainder) == 0

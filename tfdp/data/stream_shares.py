@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdp.base.batch_shards import share_place
+from tfdp.base.determinism import seconds_in_graph
 from tfdp.data.indexed_shares import Begin, each_epoch
 from tfdp.data.mapping import example_function, with_one_shape
-from tfdp.data.options import PipelineOptions
 from tfdp.data.order import epoch_key
+from tfdp.data.pipeline_options import PipelineOptions
 from tfdp.data.sources.abstract import AbstractStreamSource
-from tfdp.determinism import seconds_in_graph
-from tfdp.shares import share_place
 
 
 def stream_shares(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp.determinism import seconds_in_graph
+from tfdp.base.determinism import seconds_in_graph
 
 # The spec of a variable that is a part of an iterator.
 HANDLE_SPEC = tf.TensorSpec([], tf.resource)

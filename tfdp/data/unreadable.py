@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tfdp.data.options import PipelineOptions
 from tfdp.data.order import epoch_order
+from tfdp.data.pipeline_options import PipelineOptions
 from tfdp.data.sources.abstract import AbstractIndexedSource, AbstractSource
 
 

@@ -7,7 +7,7 @@
 >>> optimizer = optimizers.LAMB(schedule, weight_decay=0.01, global_clipnorm=1.0)
 """
 
-from tfdp.optimizers.exclusions import BIAS_AND_NORMALIZATION
+from tfdp.base.exclusions import BIAS_AND_NORMALIZATION
 from tfdp.optimizers.lamb import LAMB
 from tfdp.optimizers.lars import LARS
 from tfdp.optimizers.scaling import scale_learning_rate

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.optimizers import checks
+from tfdp.optimizers import argument_checks
 from tfdp.optimizers.layerwise import AbstractLayerwiseOptimizer
 from tfdp.optimizers.trust_ratio import Bounds, norm, trust_ratio
 
@@ -174,9 +174,9 @@ class LAMB(AbstractLayerwiseOptimizer):
         name: str = "lamb",
         **kwargs: Any,
     ) -> None:
-        beta_1 = checks.fraction("beta_1", beta_1, "Use beta_1=0.9.")
-        beta_2 = checks.fraction("beta_2", beta_2, "Use beta_2=0.999.")
-        epsilon = checks.above("epsilon", epsilon, 0, "Use epsilon=1e-6.")
+        beta_1 = argument_checks.fraction("beta_1", beta_1, "Use beta_1=0.9.")
+        beta_2 = argument_checks.fraction("beta_2", beta_2, "Use beta_2=0.999.")
+        epsilon = argument_checks.above("epsilon", epsilon, 0, "Use epsilon=1e-6.")
         super().__init__(
             learning_rate,
             weight_decay,

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.optimizers import checks
+from tfdp.optimizers import argument_checks
 from tfdp.optimizers.layerwise import AbstractLayerwiseOptimizer
 from tfdp.optimizers.trust_ratio import Bounds, norm, trust_ratio
 
@@ -138,8 +138,8 @@ class LARS(AbstractLayerwiseOptimizer):
         name: str = "lars",
         **kwargs: Any,
     ) -> None:
-        momentum = checks.fraction("momentum", momentum, "Use momentum=0.9.")
-        trust_coefficient = checks.above(
+        momentum = argument_checks.fraction("momentum", momentum, "Use momentum=0.9.")
+        trust_coefficient = argument_checks.above(
             "trust_coefficient", trust_coefficient, 0, "Use trust_coefficient=0.001."
         )
         if nesterov and not momentum:

@@ -9,8 +9,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp import recording
-from tfdp.optimizers import checks, exclusions
+from tfdp.base import exclusions, recording
+from tfdp.optimizers import argument_checks
 from tfdp.optimizers.trust_ratio import Bounds
 
 _HALF = ("float16", "bfloat16")
@@ -47,11 +47,11 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
         **kwargs: Any,
     ) -> None:
         if not callable(learning_rate):
-            learning_rate = checks.at_least(  # as a float: Keras takes no int
+            learning_rate = argument_checks.at_least(  # as a float: Keras takes no int
                 "learning_rate", learning_rate, 0, "Use learning_rate=0.001, or a schedule."
             )
         if weight_decay is not None:
-            weight_decay = checks.at_least(
+            weight_decay = argument_checks.at_least(
                 "weight_decay", weight_decay, 0, "Use weight_decay=0.01, or None."
             )
         patterns_by_option = {
@@ -61,8 +61,8 @@ class AbstractLayerwiseOptimizer(keras.optimizers.Optimizer):
                 ("exclude_from_layer_adaptation", exclude_from_layer_adaptation),
             )
         }
-        norm_bounds = checks.bounds("weight_norm_bounds", weight_norm_bounds)
-        ratio_bounds = checks.bounds("trust_ratio_bounds", trust_ratio_bounds)
+        norm_bounds = argument_checks.bounds("weight_norm_bounds", weight_norm_bounds)
+        ratio_bounds = argument_checks.bounds("trust_ratio_bounds", trust_ratio_bounds)
         super().__init__(learning_rate, weight_decay=weight_decay, **kwargs)
         # Keras has a method named `exclude_from_weight_decay`, which works here as well.
         self.exclusions = patterns_by_option

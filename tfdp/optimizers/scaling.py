@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
-from tfdp.optimizers import checks
+from tfdp.optimizers import argument_checks
 
 _RULES = {"linear": lambda growth: growth, "sqrt": math.sqrt}
 
@@ -63,9 +63,9 @@ def scale_learning_rate(
     >>> scale_learning_rate(0.1, base_batch=256, batch=1024, rule="sqrt")
     0.2
     """
-    checks.at_least("base", base, 0, "Use the rate that was tuned, such as base=0.1.")
-    base_batch = checks.whole("base_batch", base_batch, 1, "Use base_batch=256.")
-    batch = checks.whole("batch", batch, 1, "Use batch=1024.")
+    argument_checks.at_least("base", base, 0, "Use the rate that was tuned, such as base=0.1.")
+    base_batch = argument_checks.whole("base_batch", base_batch, 1, "Use base_batch=256.")
+    batch = argument_checks.whole("batch", batch, 1, "Use batch=1024.")
     if rule not in tuple(_RULES):
         raise ValueError(
             f"`rule` must be one of {', '.join(map(repr, _RULES))}, but received {rule!r}. "

@@ -12,7 +12,7 @@ import keras
 from keras import ops
 from keras.optimizers.schedules import LearningRateSchedule
 
-from tfdp.optimizers import checks
+from tfdp.optimizers import argument_checks
 
 
 @keras.saving.register_keras_serializable(package="tfdp")
@@ -48,12 +48,12 @@ class Warmup(LearningRateSchedule):
         name: str = "Warmup",
     ) -> None:
         if not isinstance(after, LearningRateSchedule):
-            checks.at_least("after", after, 0, "Use after=0.1, or a schedule of Keras.")
+            argument_checks.at_least("after", after, 0, "Use after=0.1, or a schedule of Keras.")
         self.after = after
-        self.warmup_steps = checks.whole(
+        self.warmup_steps = argument_checks.whole(
             "warmup_steps", warmup_steps, 0, "Use warmup_steps=500, counted in micro-batches."
         )
-        self.initial_learning_rate = checks.at_least(
+        self.initial_learning_rate = argument_checks.at_least(
             "initial_learning_rate", initial_learning_rate, 0, "Use initial_learning_rate=0.0."
         )
         self.name = name
@@ -125,15 +125,19 @@ class PolynomialDecay(LearningRateSchedule):
         end_learning_rate: float = 0.0,
         name: str = "PolynomialDecay",
     ) -> None:
-        self.learning_rate = checks.at_least(
+        self.learning_rate = argument_checks.at_least(
             "learning_rate", learning_rate, 0, "Use learning_rate=1.0."
         )
-        self.training_steps = checks.whole(
+        self.training_steps = argument_checks.whole(
             "training_steps", training_steps, 1, "Use training_steps=epochs * steps_per_epoch."
         )
-        self.warmup_steps = checks.whole("warmup_steps", warmup_steps, 0, "Use warmup_steps=0.")
-        self.power = checks.above("power", power, 0, "Use power=2.0 for LARS, power=1.0 for LAMB.")
-        self.end_learning_rate = checks.at_least(
+        self.warmup_steps = argument_checks.whole(
+            "warmup_steps", warmup_steps, 0, "Use warmup_steps=0."
+        )
+        self.power = argument_checks.above(
+            "power", power, 0, "Use power=2.0 for LARS, power=1.0 for LAMB."
+        )
+        self.end_learning_rate = argument_checks.at_least(
             "end_learning_rate", end_learning_rate, 0, "Use end_learning_rate=0.0."
         )
         self.name = name

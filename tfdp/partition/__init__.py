@@ -8,18 +8,21 @@ Parallelization for ML Computation Graphs", arXiv:2105.04663) with sizes that ar
 the step runs.
 
     graph of one device                      source, flattening
-    layouts, sizes, values                   layouts, sizes, tensors, known_values
-    the walk: one operation after the other  walk, rules/
-    what a replica computes and sends        conversions, program, writing, arithmetic
-    the replica's functions                  partitioning, compiling, registering
-    whether ranks have the same program      likeness
-    what is exchanged, and why               report, ordering, dependencies, explanation
-    what is recorded while it runs           purposes, watching
+    layouts, sizes, values                   layouts, sizes, tensors, shape_inference/
+    one operation after the other            propagation, rules/
+    what a replica computes and sends        redistribute, replica_program, emit/
+    the replica's functions                  partitioning, finish/
+    whether ranks have the same program      program_text
+    what is exchanged, and why               program_record, explain/
+    what is recorded while it runs           explain/
 """
 
-from tfdp.partition.communication import Collective, Communicator
-from tfdp.partition.compiling import compiled
-from tfdp.partition.explanation import Explanation, explain
+from tfdp.partition.communicator import Collective, Communicator
+from tfdp.partition.explain.explanation import Explanation, explain
+from tfdp.partition.explain.instrumentation import Instrumentation
+from tfdp.partition.explain.purposes import Purposes, purposes
+from tfdp.partition.finish.jit_compilation import compiled
+from tfdp.partition.finish.registration import Registered, host_of, on_device
 from tfdp.partition.layouts import (
     LOCAL,
     PARTIAL,
@@ -32,16 +35,13 @@ from tfdp.partition.layouts import (
     Sharded,
     layout_of_parts,
 )
-from tfdp.partition.likeness import operations_of, text_of
-from tfdp.partition.local_regions import LocalRegion
 from tfdp.partition.marks import normalization, part_of_sum
 from tfdp.partition.partitioning import ReplicaProgram, partition
-from tfdp.partition.purposes import Purposes, purposes
-from tfdp.partition.registering import Registered, host_of, on_device
-from tfdp.partition.report import Exchanged, Report
+from tfdp.partition.per_replica_region import PerReplicaRegion
+from tfdp.partition.program_record import Exchanged, ProgramRecord
+from tfdp.partition.program_text import operations_of, text_of
 from tfdp.partition.sizes import Batch
 from tfdp.partition.source import lines_named
-from tfdp.partition.watching import Watching
 
 __all__ = [
     "LOCAL",
@@ -52,18 +52,18 @@ __all__ = [
     "Communicator",
     "Exchanged",
     "Explanation",
+    "Instrumentation",
     "Layout",
     "Listed",
     "Local",
-    "LocalRegion",
     "Partial",
+    "PerReplicaRegion",
+    "ProgramRecord",
     "Purposes",
     "Registered",
     "ReplicaProgram",
     "Replicated",
-    "Report",
     "Sharded",
-    "Watching",
     "compiled",
     "explain",
     "host_of",

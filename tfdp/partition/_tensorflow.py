@@ -32,7 +32,7 @@ from tensorflow.python.framework.kernels import get_registered_kernels_for_op
 # The number that stands for nothing known of a tensor list's elements, or a tensor, in messages.
 from tensorflow.python.framework.tensor_util import make_tensor_proto
 
-from tfdp.hooks import method
+from tfdp.base.hooks import method
 
 # The function that a graph holds by a name.
 function_named = method(tf.Graph, "_get_function")

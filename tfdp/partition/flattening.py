@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from tfdp.partition.local_regions import BORDER, border
 from tfdp.partition.marks import part_asked_for
-from tfdp.partition.own_calls import own_call_of
+from tfdp.partition.per_replica_call import per_replica_call_of
+from tfdp.partition.per_replica_region import BORDER, border
 from tfdp.partition.source import SourceGraph, SourceOp, SourceTensor
 from tfdp.partition.tensors import Tensor
 
@@ -81,7 +81,7 @@ class Flattened:
                 continue
             given = [wires[tensor] for tensor in op.inputs]
             controls = [task for each in op.control_inputs for task in ends[each]]
-            if op.type in CALLS and own_call_of(op.attr("f")) is None:
+            if op.type in CALLS and per_replica_call_of(op.attr("f")) is None:
                 begin = len(self._all)
                 outputs, last = self._add(op.function("f"), given)
                 # Gradients of a function add outputs to its graph, which not all of its calls give.

@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from tfdp.partition.sizes import Batch, FixedCut, SizeLike, fixed_cut
-from tfdp.sharding import Cut
+from tfdp.base.sharding import Sharding
+from tfdp.partition.sizes import Batch, FixedShard, SizeLike, fixed_cut
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Sharded:
     @property
     def is_fixed(self) -> bool:
         """Whether replicas hold parts of a variable, the same in all steps, and not of a batch."""
-        return isinstance(self.batch, FixedCut)
+        return isinstance(self.batch, FixedShard)
 
     def at(self, axis: int) -> Sharded:
         """Returns the same cut of another axis."""
@@ -134,10 +134,10 @@ Layout: TypeAlias = Replicated | Sharded | Partial | Local | Listed
 REPLICATED, PARTIAL, LOCAL = Replicated(), Partial(), Local()
 
 
-def layout_of_parts(cut: Cut) -> Sharded:
+def layout_of_parts(cut: Sharding) -> Sharded:
     """Returns the layout of what is cut as a variable is.
 
-    >>> layout_of_parts(Cut((3, 5), axis=1, bounds=(0, 2, 5)))
+    >>> layout_of_parts(Sharding((3, 5), axis=1, bounds=(0, 2, 5)))
     sharded(axis 1 by parts of 5)
     """
     return Sharded(cut.axis, fixed_cut(cut.bounds))

@@ -10,21 +10,22 @@ import contextlib
 
 import tensorflow as tf
 
+from tfdp.base.sharding import Sharding
 from tfdp.partition.layouts import Sharded
-from tfdp.partition.local_regions import BORDER
+from tfdp.partition.per_replica_region import BORDER
 from tfdp.partition.sizes import fixed_cut
-from tfdp.sharding import Cut
 
 _PART = "tfdp part along axis "
 _NORMALIZATION = "tfdp_batch_normalization"
 
 
-def part_of_sum(tensor: tf.Tensor, cut: Cut) -> tf.Tensor:
+def part_of_sum(tensor: tf.Tensor, cut: Sharding) -> tf.Tensor:
     """Returns a tensor of which each replica goes on with its part, as with a variable that is cut.
 
     Of summands the parts of sums are sent, and no whole sum. On one device it changes nothing.
 
-    >>> part_of_sum(tf.constant([1.0, 2.0]), Cut((2,), axis=0, bounds=(0, 1, 2))).numpy().tolist()
+    >>> sharding = Sharding((2,), axis=0, bounds=(0, 1, 2))
+    >>> part_of_sum(tf.constant([1.0, 2.0]), sharding).numpy().tolist()
     [1.0, 2.0]
     """
     text = _PART + " ".join(map(str, (cut.axis, *cut.bounds)))

@@ -8,20 +8,20 @@ from types import MappingProxyType
 
 import tensorflow as tf
 
+from tfdp.partition import host_placement
 from tfdp.partition import rules as _rules  # noqa: F401 - registers them
-from tfdp.partition import sizes_on_host
 from tfdp.partition._tensorflow import FuncGraph, FunctionDef
-from tfdp.partition.communication import Collective, Communicator
-from tfdp.partition.conversions import Waiting
+from tfdp.partition.communicator import Collective, Communicator
 from tfdp.partition.layouts import REPLICATED, Layout, Sharded
-from tfdp.partition.own_calls import OwnCodeError
-from tfdp.partition.program import Program
-from tfdp.partition.report import Report
-from tfdp.partition.row_names import INDICES, RowNames, shape_of, splits_of
+from tfdp.partition.per_replica_call import PerReplicaCodeError
+from tfdp.partition.program_record import ProgramRecord
+from tfdp.partition.propagation import Propagation
+from tfdp.partition.redistribute import Waiting
+from tfdp.partition.replica_program import ProgramBuilder
+from tfdp.partition.row_ids import INDICES, RowIds, shape_of, splits_of
 from tfdp.partition.sizes import Batch
 from tfdp.partition.source import SourceGraph
 from tfdp.partition.tensors import Tensor, static_shape
-from tfdp.partition.walk import Walk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ class ReplicaProgram:
     collectives: Mapping[str, Collective]
     outputs: Sequence[Layout]
     dtypes: Sequence[tf.DType]
-    report: Report
+    report: ProgramRecord
     source: SourceGraph
 
 
@@ -96,7 +96,7 @@ def partition(
     cut = [layout.batch for layout in layouts if isinstance(layout, Sharded)]
     of_ragged = [batch for batch, _ in ragged.values()]
     batches = list(dict.fromkeys([*cut, *sparse.values(), *of_ragged]))
-    program = Program(
+    program = ProgramBuilder(
         graph.name, batches, communicator, may_be_empty, is_compiled, adds_in_any_order
     )
     source = SourceGraph(graph)
@@ -110,7 +110,7 @@ def partition(
     for first, batch in sparse.items():
         entries = inputs[first].sharded
         assert entries is not None
-        inputs[first].names = RowNames(batch, entries.batch, INDICES)
+        inputs[first].names = RowIds(batch, entries.batch, INDICES)
         inputs[first + 2].names = shape_of(batch)
     for first, (batch, depth) in ragged.items():
         entries = inputs[first].sharded
@@ -126,10 +126,10 @@ def partition(
         if isinstance(state, Sharded):
             program.place(state.batch)
         inputs.append(Tensor(program.external(tensors), state, static_shape(own.shape)))
-    walk = Walk(program, program.main)
+    walk = Propagation(program, program.main)
     try:
         outputs, effects = walk.run(source, inputs)
-    except OwnCodeError as error:
+    except PerReplicaCodeError as error:
         assert error.__cause__ is not None
         raise error.__cause__ from None
     kept = [
@@ -155,7 +155,7 @@ def partition(
     main = program.main.finish(returned, program.effects(program.main, effects))
     functions = [*program.functions, main]
     # Not those of loops, whose devices would wait for each other in each pass.
-    instead = sizes_on_host.move(main, program.numbers())
+    instead = host_placement.move(main, program.numbers())
     program.report.rename(main.signature.name, instead)
     # Those of a loop's body that was written anew are left over.
     called = {

@@ -49,7 +49,7 @@ class Batch(Symbol):
         self.length: SizeLike = Size.of(self) if length is None else length
 
 
-class FixedCut(Batch):
+class FixedShard(Batch):
     """An axis of a variable of which each replica holds a part for good, with one entry or more.
 
     Args:
@@ -62,13 +62,13 @@ class FixedCut(Batch):
 
 
 @functools.cache
-def fixed_cut(bounds: tuple[int, ...]) -> FixedCut:
+def fixed_cut(bounds: tuple[int, ...]) -> FixedShard:
     """Returns the cut at these bounds: the same for all axes that are cut so.
 
     >>> fixed_cut((0, 2, 5)).length, fixed_cut((0, 2, 5)) is fixed_cut((0, 2, 5))
     (5, True)
     """
-    return FixedCut(bounds)
+    return FixedShard(bounds)
 
 
 class Unknown:

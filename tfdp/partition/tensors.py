@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Layout, Replicated, Sharded
-from tfdp.partition.row_names import RowNames
+from tfdp.partition.row_ids import RowIds
 from tfdp.partition.sizes import UNKNOWN, Size, SizeLike, Symbol, is_size
-from tfdp.partition.writing import Output
 
 if TYPE_CHECKING:
-    from tfdp.partition.report import Whole
+    from tfdp.partition.program_record import Whole
 
 # Values of at most so many entries are followed: shapes, axes, sizes.
 MOST_ENTRIES = 64
@@ -84,7 +84,7 @@ class Tensor:
         self.number = next(_numbers)
         self.cause: Whole | None = None
         self.origin: Tensor | None = None
-        self.names: RowNames | None = None
+        self.names: RowIds | None = None
         self.variables: frozenset[LoopVariable] = frozenset()
 
     @property

@@ -7,12 +7,6 @@ Tested with TensorFlow 2.19-2.21. `tests/strategy/test_tensorflow.py` fails when
 from tensorflow.python.autograph.core.ag_ctx import control_status_ctx
 from tensorflow.python.autograph.impl.api import tf_convert
 
-# Computes the batch size that a dataset declares where its `element_spec` does not show it.
-from tensorflow.python.data.experimental.ops.distribute import compute_batch_size
-
-# Makes the iterators that fetch the shares of each device.
-from tensorflow.python.data.ops import multi_device_iterator_ops
-
 # Sums values of several devices on one of them without a collective.
 from tensorflow.python.distribute.cross_device_ops import ReductionToOneDevice
 
@@ -24,22 +18,6 @@ from tensorflow.python.distribute.distribute_utils import (
     VARIABLE_POLICY_MAPPING,
     create_mirrored_variable,
     regroup,
-)
-
-# TensorFlow's iterator over the replicas' shares and its dataset, extended by `share_iterators`
-# and `share_datasets`.
-from tensorflow.python.distribute.input_lib import (
-    DistributedDataset,
-    DistributedDatasetSpec,
-    DistributedIterator,
-    DistributedIteratorSpec,
-)
-
-# The first gives a dataset's elements to the replicas in turn, without cutting them up again; the
-# second makes one dataset for each process, by a function.
-from tensorflow.python.distribute.input_util import (
-    get_distributed_dataset,
-    get_distributed_datasets_from_function,
 )
 
 # The public `StrategyExtended` lacks what TensorFlow and Keras call (`call_for_each_replica` ...).
@@ -74,7 +52,7 @@ from tensorflow.python.saved_model.save_context import in_save_context
 # The initial value of a variable that is restored from a checkpoint.
 from tensorflow.python.trackable.base import CheckpointInitialValue
 
-from tfdp.hooks import Attribute
+from tfdp.base.hooks import Attribute
 
 # How a variable's copies are read as one. Its constructor takes no mean of complex numbers.
 aggregation_of_variable = Attribute(DistributedVariable, "_aggregation")
@@ -82,10 +60,6 @@ aggregation_of_variable = Attribute(DistributedVariable, "_aggregation")
 __all__ = [
     "VARIABLE_POLICY_MAPPING",
     "CheckpointInitialValue",
-    "DistributedDataset",
-    "DistributedDatasetSpec",
-    "DistributedIterator",
-    "DistributedIteratorSpec",
     "DistributedValues",
     "DistributedVariable",
     "Function",
@@ -100,14 +74,10 @@ __all__ = [
     "SyncOnReadVariable",
     "UninitializedVariable",
     "aggregation_of_variable",
-    "compute_batch_size",
     "control_status_ctx",
     "create_mirrored_variable",
-    "get_distributed_dataset",
-    "get_distributed_datasets_from_function",
     "get_update_replica_id",
     "in_save_context",
-    "multi_device_iterator_ops",
     "regroup",
     "tf_convert",
 ]

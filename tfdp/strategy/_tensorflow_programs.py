@@ -45,7 +45,7 @@ from tensorflow.python.saved_model.save_context import SaveContext, save_context
 from tensorflow.python.saved_model.save_context import _save_context as saving_state
 from tensorflow.python.saved_model.save_options import SaveOptions
 
-from tfdp.hooks import Attribute
+from tfdp.base.hooks import Attribute
 
 # What is known of the variable that a handle stands for.
 handle_data = Attribute(EagerTensor, "_handle_data")

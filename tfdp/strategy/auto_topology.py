@@ -7,10 +7,10 @@ import os
 import pathlib
 import time
 
-from tfdp import determinism
-from tfdp.files import replace_text
+from tfdp.base import determinism
+from tfdp.base.atomic_files import replace_text
 from tfdp.strategy.extended import DataParallelExtended
-from tfdp.topology import Auto, Native, Rule, decide, saving
+from tfdp.topology import Auto, Native, Rule, decide, topology_json
 
 FILE_VARIABLE = "TFDP_TOPOLOGY_FILE"
 
@@ -19,8 +19,9 @@ def decided(extended: DataParallelExtended) -> Auto:
     """Returns the decision for the strategy's ranks, the same on all, and logs which it is and why.
 
     Where `TFDP_TOPOLOGY_FILE` names a file that exists, rank 0's decision is taken from this file;
-    otherwise it is measured and written to the file. `tfdp.collectives.Probe.links` says what is
-    measured, and at what cost. On NCCL its own sums are measured, and decide the size of buckets.
+    otherwise it is measured and written to the file. `tfdp.communication.collectives.Probe.links`
+    says what is measured, and at what cost. On NCCL its own sums are measured, and decide the size
+    of buckets.
 
     Raises:
       ValueError: The file holds something else, or a decision for other ranks; or
@@ -43,7 +44,7 @@ def decided(extended: DataParallelExtended) -> Auto:
     own = _read(path) if path and first else None
     text = processes.from_first("the decision on the topology", own).value
     if text:
-        auto = saving.loads(text, hosts, path or "that of rank 0")
+        auto = topology_json.loads(text, hosts, path or "that of rank 0")
         origin = f"as {path or 'the file of rank 0'} says"
     else:
         probe = extended.probe()
@@ -53,7 +54,7 @@ def decided(extended: DataParallelExtended) -> Auto:
             auto = decide(len(hosts), hosts, probe.links())
         origin = f"measured in {time.perf_counter() - began:.1f} s"
         if path and first:
-            replace_text(pathlib.Path(path), saving.dumps(auto, hosts))
+            replace_text(pathlib.Path(path), topology_json.dumps(auto, hosts))
     if first:
         logging.getLogger("tfdp").info("topology auto: %s", _described(auto, hosts, origin))
     return auto

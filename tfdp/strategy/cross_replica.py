@@ -11,14 +11,20 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.replicas import Value
+from tfdp.communication.replicas import Value
+from tfdp.data.distributed.dataset_distribution import DatasetDistribution
 from tfdp.strategy._tensorflow import DistributedValues, Mirrored, PerReplica, regroup
-from tfdp.strategy.inputs import Inputs
-from tfdp.strategy.reductions import Between, check_can_be_joined, divide, local_sum, local_values
-from tfdp.strategy.replicas import StrategyReplicas
+from tfdp.strategy.cross_process import (
+    CrossProcess,
+    check_can_be_joined,
+    divide,
+    local_sum,
+    local_values,
+)
+from tfdp.strategy.strategy_replicas import StrategyReplicas
 
 
-class CrossReplica(Inputs):
+class CrossReplica(DatasetDistribution):
     """The part of `DataParallelExtended` that reduces, gathers and mirrors values.
 
     Attributes:
@@ -26,7 +32,7 @@ class CrossReplica(Inputs):
     """
 
     replicas: StrategyReplicas
-    _between: Between
+    _between: CrossProcess
 
     @property
     def worker_devices_by_replica(self) -> dict[int, list[str]]:

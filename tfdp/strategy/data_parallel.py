@@ -9,20 +9,25 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp import bucketing, cluster, collectives, determinism, keras_adapter, machine
+from tfdp import cluster
+from tfdp import keras as tfdp_keras
 from tfdp import topology as topologies
+from tfdp.base import bucketing, determinism, machine
 from tfdp.cluster import run_status, tf_config
+from tfdp.communication import collectives
+from tfdp.communication.engines import communication_hint
+from tfdp.communication.replicas import OneProcess, ProcessGroup, one_device
 from tfdp.compression import Compression, UpdateCompression
-from tfdp.engines import communication_hint
+from tfdp.compression.exchange import ExchangeOptions
+from tfdp.data.distributed import batch_sharding
 from tfdp.errors import ScopeError
-from tfdp.replicas import Exchange, OneProcess, ProcessGroup, one_device
-from tfdp.strategy import auto_topology, input_batches, options
-from tfdp.strategy import devices as device_names
+from tfdp.strategy import auto_topology, option_checks
+from tfdp.strategy import replica_devices as device_names
 from tfdp.strategy.extended import DataParallelExtended
 from tfdp.strategy.freed_memory import keep_freed_memory
-from tfdp.strategy.one_device_programs import OneDevicePrograms
+from tfdp.strategy.programs.one_device_programs import OneDevicePrograms
 from tfdp.synchronization import Synchronization
-from tfdp.topology import saving
+from tfdp.topology import topology_json
 
 _LEAST_BUCKET_BYTES = 2**10
 
@@ -155,9 +160,9 @@ class DataParallelStrategy(OneDevicePrograms):
                 f'{compression!r}. Use compression=tfdp.compression.Cast("bfloat16"), or leave it '
                 "out."
             )
-        options.check_synchronization(synchronization, compression)
-        options.check_shard(shard, compression, synchronization)
-        options.check_batch_normalization(batch_normalization)
+        option_checks.check_synchronization(synchronization, compression)
+        option_checks.check_shard(shard, compression, synchronization)
+        option_checks.check_batch_normalization(batch_normalization)
         collectives.check_name(engine)
         if custom_loss is not None:
             logging.getLogger("tfdp").warning(
@@ -189,7 +194,7 @@ class DataParallelStrategy(OneDevicePrograms):
             timeouts = (timeout_seconds, startup_timeout_seconds)
             processes = collectives.join(found, device_names.count(devices), *timeouts)
         worker_devices = device_names.resolve(devices)
-        options.check_replicas(shard, processes.world_size * processes.local_size)
+        option_checks.check_replicas(shard, processes.world_size * processes.local_size)
         # Before MPI is initialised, in which each rank waits for all others, deaf to their errors.
         processes.compare("the options of a strategy", {"engine": engine})
         processes.flush()
@@ -219,10 +224,10 @@ class DataParallelStrategy(OneDevicePrograms):
             choice=choice,
             topology=topologies.Native() if undecided else topology,
             bucket_bytes=bucket_bytes or _bucket_bytes_of(topology),
-            exchange=Exchange(compression, synchronization, shard),
-            around_replicas=keras_adapter.around_replicas,
+            exchange=ExchangeOptions(compression, synchronization, shard),
+            around_replicas=tfdp_keras.around_replicas,
         )
-        self.adapter_state = keras_adapter.StrategyState()
+        self.adapter_state = tfdp_keras.StrategyState()
         self.compression = compression
         self.synchronization = synchronization
         self.shard = shard
@@ -243,7 +248,7 @@ class DataParallelStrategy(OneDevicePrograms):
         if undecided:
             auto = auto_topology.decided(extended)
             extended.use_topology(auto, bucket_bytes or _bucket_bytes_of(auto))
-        keras_adapter.install(self)
+        tfdp_keras.install(self)
         keep_freed_memory()
         run_status.mark_strategy_made()
         determinism.note_strategy_made()
@@ -284,7 +289,7 @@ class DataParallelStrategy(OneDevicePrograms):
             "devices": [machine.short_device_name(device) for device in extended.worker_devices],
             "hosts": extended.hosts(),
             "engine": extended.engine,
-            "topology": saving.described(extended.topology),
+            "topology": topology_json.described(extended.topology),
             "bucket_bytes": extended.bucket_bytes,
             "options": dict(self._options),
         }
@@ -361,8 +366,8 @@ class DataParallelStrategy(OneDevicePrograms):
                 "between steps, but was called within one. Move it to after `strategy.run`, into "
                 "the loop that calls the tf.function."
             )
-        keras_adapter.end_rounds(self, owner)
-        keras_adapter.end_averages(owner)
+        tfdp_keras.end_rounds(self, owner)
+        tfdp_keras.end_averages(owner)
 
     def split(self, batch: Any) -> Any:
         """Cuts one global batch into the replicas' shares, in order and as even as can be.
@@ -377,7 +382,7 @@ class DataParallelStrategy(OneDevicePrograms):
         >>> [v.numpy().tolist() for v in strategy.split(tf.range(3)).values]
         [[0, 1], [2]]
         """
-        return input_batches.split(batch, self)
+        return batch_sharding.split(batch, self)
 
 
 def _bucket_bytes_of(topology: topologies.Topology) -> int:

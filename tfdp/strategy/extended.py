@@ -15,18 +15,19 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.collectives import Choice, Probe, Reducer, random_states, rows, summands
-from tfdp.keras_adapter.replica_functions import ReplicaFunction
-from tfdp.replicas import Exchange, ProcessGroup, Replicas, Replicated, one_device
-from tfdp.sharding import EvenCuts
-from tfdp.strategy import (
-    eager_steps,
-    initial_values,
-    order_of_sums,
-    replica_graphs,
-    tracing,
-    variables,
+from tfdp.base.sharding import EvenSharding
+from tfdp.communication.collectives import (
+    EngineChoice,
+    Probe,
+    Reducer,
+    random_states,
+    summable,
+    two_level_sums,
 )
+from tfdp.communication.replicas import HasReplicas, ProcessGroup, Replicas, one_device
+from tfdp.compression.exchange import ExchangeOptions
+from tfdp.keras.run.replica_functions import ReplicaFunction
+from tfdp.strategy import initial_values, mirrored_variables, replica_graphs
 from tfdp.strategy._tensorflow import (
     VARIABLE_POLICY_MAPPING,
     DistributedValues,
@@ -40,17 +41,18 @@ from tfdp.strategy._tensorflow import (
 from tfdp.strategy._tensorflow_programs import (
     container_of_copy,
 )
+from tfdp.strategy.cross_process import CrossProcess, divide
 from tfdp.strategy.cross_replica import CrossReplica
 from tfdp.strategy.lifting import Lifting
-from tfdp.strategy.parted import PartedVariable, is_to_be_cut, parts_like
-from tfdp.strategy.program_support import ProgramSupport
-from tfdp.strategy.reductions import Between, divide
-from tfdp.strategy.replicas import StrategyReplicas
-from tfdp.strategy.summand_programs import SummandProgram
+from tfdp.strategy.programs import eager_steps, reduction_order, tracing
+from tfdp.strategy.programs.partial_programs import PartialProgram
+from tfdp.strategy.programs.program_context import ProgramContext
+from tfdp.strategy.sharded_variable import ShardedVariable, is_to_be_sharded, parts_like
+from tfdp.strategy.strategy_replicas import StrategyReplicas
 from tfdp.topology import Topology
 
 
-class DataParallelExtended(CrossReplica, Replicated):
+class DataParallelExtended(CrossReplica, HasReplicas):
     """The strategy's inner part, in which no replica waits for another while tracing.
 
     `_use_merge_call()` is False, so TensorFlow and Keras let every replica act by itself. A
@@ -84,10 +86,10 @@ class DataParallelExtended(CrossReplica, Replicated):
         devices: Sequence[str],
         processes: ProcessGroup,
         strategy_number: int,
-        choice: Choice,
+        choice: EngineChoice,
         topology: Topology,
         bucket_bytes: int,
-        exchange: Exchange,
+        exchange: ExchangeOptions,
         around_replicas: Callable[
             [ReplicaFunction, tf.distribute.Strategy, Replicas],
             contextlib.AbstractContextManager[ReplicaFunction],
@@ -97,7 +99,7 @@ class DataParallelExtended(CrossReplica, Replicated):
         self._name = f"strategy {strategy_number}"
         self._around_replicas = around_replicas
         self._containers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        self._cuts = EvenCuts(processes.world_size * processes.local_size)
+        self._cuts = EvenSharding(processes.world_size * processes.local_size)
         self._lifting = Lifting(self._call_for_each_replica, len(devices))
         super().__init__(container, devices=list(devices), cross_device_ops=ReductionToOneDevice())
         resolver = processes.resolver()
@@ -105,12 +107,12 @@ class DataParallelExtended(CrossReplica, Replicated):
             self._cluster_resolver = resolver
         self._agreement = processes.agreement(self._name)
         self._engine = processes.engine(choice, self.worker_devices, self._agreement.key_of_group)
-        self._between = Between(self.worker_devices, processes, self._engine, self._agreement)
+        self._between = CrossProcess(self.worker_devices, processes, self._engine, self._agreement)
         self.topology, self.bucket_bytes = topology, bucket_bytes
         self.replicas = StrategyReplicas(
             self.worker_devices, processes, self._between, self._reducer(), exchange
         )
-        self.programs = ProgramSupport(
+        self.programs = ProgramContext(
             self._engine, self.replicas, self._agreement, self._between, self._as_replica
         )
 
@@ -126,11 +128,11 @@ class DataParallelExtended(CrossReplica, Replicated):
 
     def order_of_sums(self) -> dict[str, Any]:
         """Returns what decides the last bits of sums; JSON."""
-        return order_of_sums.described(self)
+        return reduction_order.described(self)
 
     def take_order_of_sums(self, kept: Mapping[str, Any]) -> list[str]:
         """Sums as it was kept, and returns what cannot be taken."""
-        return order_of_sums.take(self, kept)
+        return reduction_order.take(self, kept)
 
     @property
     def is_nccl(self) -> bool:
@@ -138,7 +140,7 @@ class DataParallelExtended(CrossReplica, Replicated):
         return self._engine.is_nccl
 
     def _reducer(self) -> Reducer:
-        said = rows.said_of(self.topology, self.num_replicas, self.hosts())
+        said = two_level_sums.said_of(self.topology, self.num_replicas, self.hosts())
         if self.is_nccl and said is not None and self.processes.rank == 0:
             logging.getLogger("tfdp").warning(said)
         return Reducer(self._engine, self.topology, self.hosts(), self.bucket_bytes)
@@ -201,12 +203,12 @@ class DataParallelExtended(CrossReplica, Replicated):
 
         All processes must call it.
         """
-        wide = summands.precise(variable.dtype)
+        wide = summable.precise(variable.dtype)
         own = tf.add_n([tf.cast(copy, wide) for copy in variable.values])
         (total,) = self._between.sums([own])
         return tf.cast(divide(total, self.num_replicas), variable.dtype)
 
-    def whole_of(self, variable: PartedVariable) -> tf.Tensor:
+    def whole_of(self, variable: ShardedVariable) -> tf.Tensor:
         """Returns the value of which each replica holds a part; all processes must call it."""
         return self._between.gather(variable, variable.cut.axis)
 
@@ -225,7 +227,7 @@ class DataParallelExtended(CrossReplica, Replicated):
         return super().update(var, fn, args, kwargs, group)
 
     def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
-        if isinstance(var, PartedVariable):  # as where Keras writes weights into their averages
+        if isinstance(var, ShardedVariable):  # as where Keras writes weights into their averages
             args = tuple(parts_like(var, each) for each in args)
         return super()._update(var, fn, args, kwargs, group)
 
@@ -238,7 +240,7 @@ class DataParallelExtended(CrossReplica, Replicated):
     # ---- variables
 
     def _create_variable(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> Any:
-        kwargs = variables.placement(kwargs)
+        kwargs = mirrored_variables.placement(kwargs)
         with contextlib.suppress(ValueError):  # it depends on a batch; then TensorFlow decides
             kwargs["initial_value"] = tracing.outside(kwargs.get("initial_value"))
         colocate_with = kwargs.pop("colocate_with", None)
@@ -262,7 +264,7 @@ class DataParallelExtended(CrossReplica, Replicated):
         variable = create_mirrored_variable(
             self._container_strategy(),
             create_copies,
-            variables.CLASS_MAPPING,
+            mirrored_variables.CLASS_MAPPING,
             VARIABLE_POLICY_MAPPING,
             **kwargs,
         )
@@ -271,7 +273,7 @@ class DataParallelExtended(CrossReplica, Replicated):
             # TensorFlow sets it of most kinds of variables: a traced program captures handles.
             setattr(copy.handle, container_of_copy, weakref.ref(variable))
         cuts = self.replicas.exchange.shard == "parameters"
-        if cuts and is_to_be_cut(variable, self.num_replicas):
+        if cuts and is_to_be_sharded(variable, self.num_replicas):
             return self.replicas.parted(variable, self._cuts.cut(tuple(variable.shape)))
         return variable
 
@@ -284,7 +286,7 @@ class DataParallelExtended(CrossReplica, Replicated):
     ) -> Any:
         # A process that is alone keeps TensorFlow's way: there a value may be a tensor of a graph,
         # which could not be sent to another process.
-        own = self.processes.world_size == 1 or variables.is_made_alone()
+        own = self.processes.world_size == 1 or mirrored_variables.is_made_alone()
         if replica_id or own:
             return super()._get_variable_creator_initial_value(
                 replica_id, device, primary_var, **kwargs
@@ -342,15 +344,15 @@ class DataParallelExtended(CrossReplica, Replicated):
                 self._container_strategy(), self.replicas, self._containers, step, data
             )
 
-    def of_summands(
+    def of_partials(
         self,
         function: Callable[[Sequence[tf.Tensor]], object],
         specs: Sequence[tf.TensorSpec],
-        are_summands: Sequence[bool],
-    ) -> SummandProgram:
+        are_partials: Sequence[bool],
+    ) -> PartialProgram:
         """Returns a function for one device as replicas run it that have summands."""
         strategy: Any = self._container_strategy()
-        return SummandProgram(strategy, lambda *own: function(own), specs, are_summands)
+        return PartialProgram(strategy, lambda *own: function(own), specs, are_partials)
 
     def in_scope(self) -> contextlib.AbstractContextManager[None]:
         """Leaves what is being traced, and enters the scope."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from tfdp import machine
+from tfdp.base import machine
 
 # The variables that set these parameters at a program's start, with the parameters' numbers in
 # glibc's <malloc.h>, and what they are set to.

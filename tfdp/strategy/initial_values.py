@@ -7,9 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.cluster import threads
+from tfdp.base import threads
+from tfdp.communication.replicas import ProcessGroup
 from tfdp.errors import RankMismatchError
-from tfdp.replicas import ProcessGroup
 from tfdp.strategy._tensorflow import CheckpointInitialValue
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.replicas import ProcessGroup, Value
+from tfdp.communication.replicas import ProcessGroup, Value
 
 # Knuth's multiplicative constant keeps the processes' seeds far apart. Rank 0 adds none of it, and
 # so draws as a process that is alone.

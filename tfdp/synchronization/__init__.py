@@ -3,9 +3,9 @@
 `DataParallelStrategy(synchronization=...)` takes one, in place of a sum of gradients in each step.
 """
 
-from tfdp.synchronization.base import Synchronization
 from tfdp.synchronization.diloco import DiLoCo
 from tfdp.synchronization.gossip import Gossip
 from tfdp.synchronization.local_sgd import LocalSGD
+from tfdp.synchronization.weight_averaging import Synchronization
 
 __all__ = ["DiLoCo", "Gossip", "LocalSGD", "Synchronization"]

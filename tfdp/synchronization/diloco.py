@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from tfdp.synchronization.base import Synchronization, check_count
+from tfdp.synchronization.weight_averaging import Synchronization, check_count
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from tfdp.synchronization.base import Synchronization, check_count
+from tfdp.synchronization.weight_averaging import Synchronization, check_count
 
 _GRAPHS = ("exponential", "ring")
 

@@ -6,9 +6,9 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
-from tfdp.topology.base import Schedule, Topology
 from tfdp.topology.model import Links, candidates, nearly_fastest, seconds_of
 from tfdp.topology.patterns import pattern_of
+from tfdp.topology.schedule import Schedule, Topology
 
 # The sizes for which the model is asked. Each decision holds up to twice its size, halfway (by
 # factors) to the next.

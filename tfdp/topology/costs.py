@@ -7,8 +7,8 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from tfdp.topology.base import AllReduce, Schedule
 from tfdp.topology.ring import Ring
+from tfdp.topology.schedule import AllReduce, Schedule
 
 
 @dataclasses.dataclass(frozen=True)

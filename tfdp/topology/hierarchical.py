@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from tfdp.topology.base import Schedule, Topology
 from tfdp.topology.direct import Direct
 from tfdp.topology.native import Native
 from tfdp.topology.nesting import nest
 from tfdp.topology.ring import Ring
+from tfdp.topology.schedule import Schedule, Topology
 from tfdp.topology.steps import ranks_of_hosts
 
 

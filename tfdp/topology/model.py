@@ -7,13 +7,13 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tfdp.topology.base import Schedule, Topology
 from tfdp.topology.direct import Direct
 from tfdp.topology.halving_doubling import HalvingDoubling
 from tfdp.topology.hierarchical import Hierarchical
 from tfdp.topology.native import Native
 from tfdp.topology.patterns import Pattern, Stride, pattern_of
 from tfdp.topology.ring import Ring
+from tfdp.topology.schedule import Schedule, Topology
 from tfdp.topology.steps import slice_count
 from tfdp.topology.torus import Torus
 from tfdp.topology.tree import Tree

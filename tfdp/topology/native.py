@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from tfdp.topology.base import AllReduce, Schedule, Topology
+from tfdp.topology.schedule import AllReduce, Schedule, Topology
 from tfdp.topology.steps import host_order
 
 

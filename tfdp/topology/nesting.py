@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from tfdp.topology.base import Schedule, Transfer
+from tfdp.topology.schedule import Schedule, Transfer
 from tfdp.topology.steps import Steps, as_phases, side_by_side
 
 

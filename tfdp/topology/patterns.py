@@ -6,8 +6,8 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from tfdp.topology.base import AllReduce, Schedule
 from tfdp.topology.costs import Move, operations, steps
+from tfdp.topology.schedule import AllReduce, Schedule
 
 
 @dataclasses.dataclass(frozen=True)

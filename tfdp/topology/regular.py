@@ -10,13 +10,13 @@ import dataclasses
 import functools
 import math
 
-from tfdp.topology.base import Topology
 from tfdp.topology.direct import Direct
 from tfdp.topology.halving_doubling import HalvingDoubling
 from tfdp.topology.hierarchical import Hierarchical
 from tfdp.topology.native import Native
 from tfdp.topology.patterns import Pattern, Stride, joined, pattern_of
 from tfdp.topology.ring import Ring
+from tfdp.topology.schedule import Topology
 from tfdp.topology.torus import Torus
 from tfdp.topology.tree import Tree
 

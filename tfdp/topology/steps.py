@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 
-from tfdp.topology.base import Exchange, Transfer
+from tfdp.topology.schedule import Exchange, Transfer
 
 # A list of steps, run one after the other; the transfers of one step happen at the same time.
 Steps = list[list[Transfer]]

@@ -6,9 +6,9 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from tfdp.topology.base import Schedule, Topology
 from tfdp.topology.nesting import nest
 from tfdp.topology.ring import Ring
+from tfdp.topology.schedule import Schedule, Topology
 from tfdp.topology.steps import ranks_of_hosts
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from tfdp.topology.base import Schedule, Topology, Transfer
+from tfdp.topology.schedule import Schedule, Topology, Transfer
 from tfdp.topology.steps import Steps, as_phases, ranks_of_hosts, side_by_side
 
 

@@ -5,6 +5,6 @@ one unit in the last place, and under a strategy. It names each difference that 
 explain, and its likely reason. Only the report's classes are public here.
 """
 
-from tfdp.verification.report import Difference, Report
+from tfdp.verification.verification_report import Difference, Report
 
 __all__ = ["Difference", "Report"]

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp.replicas import compiler_of, processes_of
-from tfdp.verification import layers, readings, reasons, run_differences, sources
-from tfdp.verification.report import Difference, Report
+from tfdp.communication.replicas import compiler_of, processes_of
+from tfdp.verification import layer_outputs, readings, reasons, run_differences, source_lines
 from tfdp.verification.run_differences import Table
-from tfdp.verification.training import Program, Run, train
+from tfdp.verification.training_run import Run, TrainedProgram, train
+from tfdp.verification.verification_report import Difference, Report
 
 # The seeds of the controls. The second and third run only if something differs, to see whether
 # rounding explains it.
@@ -36,7 +36,7 @@ class Comparison:
     """
 
     def __init__(
-        self, program: Program, strategy: tf.distribute.Strategy, tolerance: float
+        self, program: TrainedProgram, strategy: tf.distribute.Strategy, tolerance: float
     ) -> None:
         self._program, self._strategy, self._tolerance = program, strategy, tolerance
         self._processes = processes_of(strategy)
@@ -186,9 +186,9 @@ class Comparison:
         expected, controls = reference.in_order(), []
         if self._amplifies():
             control = _watched(self._program, step, move=_MOVES[0])
-            noise = layers.differences(expected, control.in_order())
+            noise = layer_outputs.differences(expected, control.in_order())
             controls.append(self._of_all_ranks(noise))
-        table = self._of_all_ranks(layers.differences(expected, run.in_order()))
+        table = self._of_all_ranks(layer_outputs.differences(expected, run.in_order()))
         found = run_differences.apart(table, controls, self._tolerance)
         if not found:
             return None
@@ -196,12 +196,14 @@ class Comparison:
         by_rounding = run_differences.of_controls(controls).get(key[1:], 0.0)
         difference = Difference(_LAYERS, path, step, found[key], by_rounding)
         (layer, expected_operations), (_, operations) = reference.traced[path], run.traced[path]
-        own = sources.place(layer) != ""
-        line = sources.first_other_line(expected_operations, operations) if own else ""
+        own = source_lines.place(layer) != ""
+        line = source_lines.first_other_line(expected_operations, operations) if own else ""
         return difference, *reasons.of_layer(path, layer, line)
 
 
-def _watched(program: Program, step: int, *args: Any, **options: Any) -> layers.Calls:
+def _watched(
+    program: TrainedProgram, step: int, *args: Any, **options: Any
+) -> layer_outputs.LayerCalls:
     calls = train(program, *args, watch=step, **options).calls
     assert calls is not None
     return calls

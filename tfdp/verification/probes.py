@@ -10,10 +10,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdp import hooks
-from tfdp.keras_adapter._keras import strategy_of_model
-from tfdp.keras_adapter.gradients.nested_optimizers import innermost
-from tfdp.replicas import compiler_of
+from tfdp.base import hooks
+from tfdp.communication.replicas import compiler_of
+from tfdp.keras._keras import strategy_of_model
+from tfdp.keras.nested_optimizers import innermost
 from tfdp.verification import readings
 
 

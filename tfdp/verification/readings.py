@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdp.replicas import cut_of
+from tfdp.communication.replicas import sharding_of
 
 # The parts in the order in which a step computes them: the first that differs within a step is the
 # likeliest cause.
@@ -59,7 +59,7 @@ def optimizers(model: keras.Model) -> list[Any]:
 def copies(variable: Any) -> list[np.ndarray]:
     """Reads a variable's value on each local replica; the whole if each holds a share or a part."""
     value = variable.value
-    shares = value.synchronization == tf.VariableSynchronization.ON_READ or cut_of(value)
+    shares = value.synchronization == tf.VariableSynchronization.ON_READ or sharding_of(value)
     parts = getattr(value, "values", None)
     parts = [value] if parts is None or shares else parts
     return [np.asarray(part.numpy()) for part in parts]

@@ -7,11 +7,11 @@ from typing import Any
 
 import keras
 
-from tfdp.keras_adapter._keras import flatten_layers, own_state
-from tfdp.keras_adapter.gradients.nested_optimizers import innermost
-from tfdp.keras_adapter.layers import own_moments
-from tfdp.verification import readings, sources
-from tfdp.verification.report import Difference
+from tfdp.keras._keras import flatten_layers, own_state
+from tfdp.keras.layers import per_replica_moments
+from tfdp.keras.nested_optimizers import innermost
+from tfdp.verification import readings, source_lines
+from tfdp.verification.verification_report import Difference
 
 # A step is traced as on one device, so that nothing in it can tell how many replicas there are.
 _READ = (
@@ -43,7 +43,7 @@ _BY_DESIGN = {
 def by_design(first: Difference, strategy: Any, model: keras.Model) -> str:
     """Returns which of the strategy's arguments is meant to change what differs first; "": none."""
     asked = []
-    normalizes = any(map(own_moments.is_plain, flatten_layers(model)))
+    normalizes = any(map(per_replica_moments.is_plain, flatten_layers(model)))
     if first.step and normalizes and strategy.batch_normalization == "per_replica":
         asked.append("batch_normalization")
     of_update = (readings.GRADIENTS, readings.OPTIMIZER, readings.WEIGHTS)
@@ -65,7 +65,7 @@ def of_layer(path: str, layer: Any, line: str) -> tuple[str, str]:
       layer: The layer.
       line: The first line of its call that makes other operations than on one device; "" if none.
     """
-    cause = f"layer {sources.at(path, layer)}"
+    cause = f"layer {source_lines.at(path, layer)}"
     if line:
         return cause, f"what {line} computes is not what it does on one device. {_READ}"
     return cause, f"all layers before it agree and its outputs do not. {_READ}{_ELSE}"
@@ -85,7 +85,7 @@ def of_part(first: Difference, model: keras.Model) -> tuple[str, str]:
         name = f"the gradient of `{first.path}` in {step}"
     elif first.part == readings.METRICS:
         metric = {each.name: each for each in _flat_metrics(model)}.get(first.path)
-        name = f"metric {sources.at(first.path, metric)}"
+        name = f"metric {source_lines.at(first.path, metric)}"
     else:
         name += f" in {_optimizers(model)}"
     if first.part == readings.GRADIENTS and math.isinf(first.size):
@@ -113,9 +113,9 @@ def _own_losses(model: keras.Model) -> list[str]:
     flat = []
     for loss in keras.tree.flatten(getattr(model, "loss", None)):
         function = getattr(loss, "fn", loss)
-        if loss is not None and sources.place(function):
+        if loss is not None and source_lines.place(function):
             name = getattr(function, "__name__", type(function).__name__)
-            flat.append(sources.at(name, function))
+            flat.append(source_lines.at(name, function))
     return [*flat, *([step] if step else [])]
 
 
@@ -123,13 +123,13 @@ def _own_step(model: keras.Model) -> str:
     for name in ("train_step", "compute_loss"):
         method = getattr(type(model), name)
         if method is not getattr(keras.Model, name):
-            return sources.at(f"{type(model).__name__}.{name}", method)
+            return source_lines.at(f"{type(model).__name__}.{name}", method)
     return ""
 
 
 def _optimizers(model: keras.Model) -> str:
     found = [o for outer in readings.optimizers(model) for o in innermost(outer)]
-    return " and ".join(sources.at(type(o).__name__, o) for o in found)
+    return " and ".join(source_lines.at(type(o).__name__, o) for o in found)
 
 
 def _owner(path: str, model: keras.Model) -> Any:
@@ -140,7 +140,7 @@ def _owner(path: str, model: keras.Model) -> Any:
 
 
 def _in(owner: Any) -> str:
-    where = "" if owner is None else sources.place(owner)
+    where = "" if owner is None else source_lines.place(owner)
     return f" of {type(owner).__name__} ({where})" if where else ""
 
 

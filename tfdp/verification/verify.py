@@ -9,12 +9,12 @@ import keras
 import tensorflow as tf
 
 from tfdp import cluster
-from tfdp.replicas import CompilesPrograms, compiler_of
+from tfdp.communication.replicas import CompilesPrograms, compiler_of
 from tfdp.strategy.data_parallel import DataParallelStrategy
 from tfdp.verification.batches import Batches
 from tfdp.verification.comparison import Comparison
-from tfdp.verification.report import Report
-from tfdp.verification.training import Program
+from tfdp.verification.training_run import TrainedProgram
+from tfdp.verification.verification_report import Report
 
 
 def verify(
@@ -104,11 +104,11 @@ def verify(
         )
     if compiler is not None:
         _check_compiler(compiler, strategy.num_replicas_in_sync)
-        program = Program(build, Batches(batches, steps), reference=compiler.of_one_device())
+        program = TrainedProgram(build, Batches(batches, steps), reference=compiler.of_one_device())
     elif strategy.num_replicas_in_sync < 2:
         raise ValueError(_ONE_DEVICE)
     else:
-        program = Program(build, Batches(batches, steps), _device_of_reference(strategy))
+        program = TrainedProgram(build, Batches(batches, steps), _device_of_reference(strategy))
     return Comparison(program, strategy, tolerance).report()
 
 

@@ -16,8 +16,8 @@ from sweep_records import outcome
 from benchmarks.convergence import ledger, sitting
 from benchmarks.convergence.convergence_options import ConvergenceOptions
 from benchmarks.convergence.sweep import needed
-from tfdp.bench.child_process import Failure
-from tfdp.demo.images import DEBIAN_FASHION_MNIST, DataUnavailableError
+from tfdp.tools.bench.child_process import ChildFailure
+from tfdp.tools.demo.image_sets import DEBIAN_FASHION_MNIST, DataUnavailableError
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_data_that_are_not_there_end_it_before_any_run(options, console, workers
 
 @pytest.mark.slow
 def test_a_run_that_fails_leaves_the_others_and_sets_the_exit_code(options, console, workers):
-    failure = Failure("python -m x", "exited with status 1", "[the cause]")
+    failure = ChildFailure("python -m x", "exited with status 1", "[the cause]")
     workers.result_of = staticmethod(
         lambda run: failure if run.optimizer == "lamb" else outcome(0.5)
     )

@@ -9,7 +9,7 @@ from benchmarks.convergence import workers
 from benchmarks.convergence.convergence_options import ConvergenceOptions
 from benchmarks.convergence.runs import to_json
 from benchmarks.convergence.workers import Workers
-from tfdp.bench.child_process import Failure
+from tfdp.tools.bench.child_process import ChildFailure
 
 RUN = ConvergenceOptions("mlp").run("sgd", 64, 0.1, 0)
 
@@ -56,7 +56,7 @@ def test_the_run_is_what_the_worker_reads(result_of):
 )
 def test_one_that_fails_is_reported(result_of, program, reason):
     failure = result_of(program)
-    assert isinstance(failure, Failure)
+    assert isinstance(failure, ChildFailure)
     assert reason.replace("\\", "") in failure.reason
     assert "(sgd 64, rate 0.1, seed 0)" in failure.command
     assert ("cause" in program) == failure.stderr_tail.endswith("the cause")

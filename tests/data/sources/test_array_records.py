@@ -9,7 +9,7 @@ from data.sources.record_files import flip, payloads, read
 from data.sources.record_files import write as write_tfrecords
 
 from tfdp.data.sources.array_records import ArrayRecordSource
-from tfdp.data.sources.files import RecordSpan
+from tfdp.data.sources.record_files import RecordSpan
 from tfdp.errors import CorruptRecordError
 
 array_record_module = pytest.importorskip("array_record.python.array_record_module")

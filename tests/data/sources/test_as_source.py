@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfdp.data.sources.arrays import ArraySource
 from tfdp.data.sources.as_source import as_source
-from tfdp.data.sources.files import RecordSpan
+from tfdp.data.sources.record_files import RecordSpan
 
 
 class Items:

@@ -17,7 +17,7 @@ from data.sources.record_files import OVERHEAD, flip, payloads, read, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdp.data.sources.files import RecordSpan
+from tfdp.data.sources.record_files import RecordSpan
 from tfdp.data.sources.record_index import build_index
 from tfdp.data.sources.records import TFRecordSource
 from tfdp.errors import CorruptRecordError

@@ -5,19 +5,19 @@ import pytest
 import tensorflow as tf
 from partition.check import strategy
 
+from tfdp.base.sharding import even_sharding
 from tfdp.partition import part_of_sum
-from tfdp.sharding import even_cuts
 
 
 def rows(count, width):
     return np.random.default_rng(count).normal(size=(count, width)).astype("float32")
 
 
-def cut_variable(replicas, value):
+def sharded_variable(replicas, value):
     """Returns a variable of parts, and how it is cut."""
     with strategy(replicas).scope():
         whole = tf.Variable(value, trainable=False)
-    (cut,) = even_cuts([value.shape], replicas)
+    (cut,) = even_sharding([value.shape], replicas)
     return strategy(replicas).extended.replicas.parted(whole, cut), cut
 
 
@@ -30,7 +30,7 @@ def kinds(step):
 def test_slots_are_updated_in_parts_and_weights_are_whole(shape, replicas):
     size = int(np.prod(shape))
     start = np.arange(size, dtype="float32").reshape(shape)
-    slot, cut = cut_variable(replicas, start)
+    slot, cut = sharded_variable(replicas, start)
     with strategy(replicas).scope():
         weight = tf.Variable(start)
 
@@ -56,7 +56,7 @@ def test_slots_are_updated_in_parts_and_weights_are_whole(shape, replicas):
 
 
 def test_parts_of_many_variables_travel_together():
-    made = [cut_variable(2, np.ones([4, k], "float32")) for k in (1, 2, 3)]
+    made = [sharded_variable(2, np.ones([4, k], "float32")) for k in (1, 2, 3)]
     with strategy(2).scope():
         weights = [tf.Variable(tf.ones([4, k])) for k in (1, 2, 3)]
 
@@ -76,7 +76,7 @@ def test_parts_of_many_variables_travel_together():
 
 def test_what_needs_the_whole_gets_it():
     value = np.arange(12, dtype="float32").reshape(4, 3)
-    slot, _ = cut_variable(2, value)
+    slot, _ = sharded_variable(2, value)
 
     @strategy(2).partitioned
     def step(x):
@@ -96,7 +96,7 @@ def test_rows_are_written_to_the_parts_that_have_them(shape, replicas):
     if shape[0] < replicas and shape[1] < replicas:
         pytest.skip("it cannot be cut")
     start = np.zeros(shape, "float32")
-    slot, _ = cut_variable(replicas, start)
+    slot, _ = sharded_variable(replicas, start)
 
     @strategy(replicas).partitioned
     def step(places, values):
@@ -114,7 +114,7 @@ def test_rows_are_written_to_the_parts_that_have_them(shape, replicas):
 
 @pytest.mark.parametrize("place", [6, -1])
 def test_rows_that_the_variable_does_not_have_are_an_error(place):
-    slot, _ = cut_variable(2, np.zeros((6, 2), "float32"))
+    slot, _ = sharded_variable(2, np.zeros((6, 2), "float32"))
 
     @strategy(2).partitioned
     def step(places, values):
@@ -125,7 +125,7 @@ def test_rows_that_the_variable_does_not_have_are_an_error(place):
 
 
 def test_parts_are_used_in_branches_and_loops():
-    slot, cut = cut_variable(2, np.ones((4, 2), "float32"))
+    slot, cut = sharded_variable(2, np.ones((4, 2), "float32"))
     with strategy(2).scope():
         weight = tf.Variable(tf.ones([4, 2]))
 
@@ -159,7 +159,7 @@ def weights_of(replicas, *shapes):
         value = np.random.default_rng(number).normal(size=shape).astype("float32")
         with strategy(replicas).scope():
             whole = tf.Variable(value)
-        (cut,) = even_cuts([value.shape], replicas)
+        (cut,) = even_sharding([value.shape], replicas)
         found.append((strategy(replicas).extended.replicas.parted(whole, cut), cut, value))
     return found
 

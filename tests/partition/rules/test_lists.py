@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from partition.check import check, strategy
-from partition.rules.test_cut_variables import cut_variable
+from partition.rules.test_cut_variables import sharded_variable
 
 WEIGHTS = np.random.default_rng(0).normal(size=(4, 3, 3)).astype("float32")
 
@@ -41,7 +41,7 @@ def test_gradients_of_stacked_weights_are_summands_in_a_list_that_began_as_zeros
 
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_stacked_weights_that_are_cut_are_gathered_once_before_they_are_listed(replicas):
-    kept, _ = cut_variable(replicas, WEIGHTS)
+    kept, _ = sharded_variable(replicas, WEIGHTS)
     weights = tf.constant(WEIGHTS)
 
     @strategy(replicas).partitioned

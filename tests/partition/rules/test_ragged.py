@@ -5,7 +5,7 @@ import tensorflow as tf
 from partition.check import check
 from partition.examples import in_shares
 
-from tfdp.partition.report import AFTER, PRODUCTS, WHOLE
+from tfdp.partition.program_record import AFTER, PRODUCTS, WHOLE
 
 pytestmark = pytest.mark.slow
 

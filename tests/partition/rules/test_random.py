@@ -241,7 +241,7 @@ class Two:
 
     num_replicas = local_size = 2
     bucket_bytes = 0
-    keeps_summands = False
+    keeps_partials = False
 
 
 @pytest.mark.parametrize(("length", "is_cut"), [(7, True), (14, False)])

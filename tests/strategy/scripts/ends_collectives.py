@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdp
-from tfdp.bench.devices import split
+from tfdp.tools.bench.bench_devices import split
 
 gather = tf.raw_ops.CollectiveGatherV2
 # Of a group that has two members TensorFlow refuses it.

@@ -17,7 +17,7 @@ import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 import tfdp  # noqa: E402
-from tfdp.engines import tensorflow  # noqa: E402
+from tfdp.communication.engines import tensorflow_engine  # noqa: E402
 
 how = sys.argv[1]
 rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
@@ -71,7 +71,7 @@ def run():
     if how.endswith("in a ring"):
         options["topology"] = "ring"
     if how.endswith("of NCCL"):  # for which TensorFlow takes its rings on CPUs
-        tensorflow.communication_hint = lambda devices: "nccl"
+        tensorflow_engine.communication_hint = lambda devices: "nccl"
     if how == "too late" and guilty:
         tf.constant(1.0) + 1.0
     if how == "engines":

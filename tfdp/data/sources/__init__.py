@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tfdp.lazy import lazy_names
+from tfdp.base.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
     from tfdp.data.sources.abstract import AbstractIndexedSource, AbstractStreamSource
     from tfdp.data.sources.array_records import ArrayRecordSource
     from tfdp.data.sources.arrays import ArraySource
-    from tfdp.data.sources.images import ImageDirectorySource
+    from tfdp.data.sources.image_folders import ImageDirectorySource
     from tfdp.data.sources.records import TFRecordSource
     from tfdp.data.sources.sequences import SequenceSource
     from tfdp.data.sources.streams import DatasetSource
@@ -37,7 +37,7 @@ _LAZY = {
     "ArrayRecordSource": ("tfdp.data.sources.array_records", "ArrayRecordSource"),
     "ArraySource": ("tfdp.data.sources.arrays", "ArraySource"),
     "DatasetSource": ("tfdp.data.sources.streams", "DatasetSource"),
-    "ImageDirectorySource": ("tfdp.data.sources.images", "ImageDirectorySource"),
+    "ImageDirectorySource": ("tfdp.data.sources.image_folders", "ImageDirectorySource"),
     "SequenceSource": ("tfdp.data.sources.sequences", "SequenceSource"),
     "TFRecordSource": ("tfdp.data.sources.records", "TFRecordSource"),
     "as_tfds_source": ("tfdp.data.sources.tfds", "as_tfds_source"),

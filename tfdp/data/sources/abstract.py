@@ -32,8 +32,8 @@ class AbstractSource(abc.ABC):
         """Returns more about the examples than `fingerprint`, for a manifest, or None.
 
         Returns:
-          A dict like that of `tfdp.manifest.fingerprint_arrays`, with at least `checksum` and what
-          it `covers`; None: there is no more.
+          A dict like that of `tfdp.callbacks.manifest.fingerprint_arrays`, with at least `checksum`
+          and what it `covers`; None: there is no more.
         """
         return None
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdp.base.data_fingerprints import fingerprint_arrays
 from tfdp.data.sources.abstract import AbstractIndexedSource
 from tfdp.data.sources.python_calls import call_with_indices
-from tfdp.manifest import fingerprint_arrays
 
 _PROBES = 8  # examples whose bytes make the fingerprint
 

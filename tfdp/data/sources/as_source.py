@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfdp.data.sources.abstract import AbstractSource
 from tfdp.data.sources.arrays import ArraySource
-from tfdp.data.sources.files import RecordSpan
+from tfdp.data.sources.record_files import RecordSpan
 
 # Libraries whose arrays are no NumPy arrays, and are indexed otherwise than by example or on a
 # device.
@@ -143,7 +143,7 @@ def _files(source: Any) -> AbstractSource:
 
 def _folder(path: str) -> AbstractSource:
     from tfdp.data.sources.image_files import class_folders
-    from tfdp.data.sources.images import ImageDirectorySource
+    from tfdp.data.sources.image_folders import ImageDirectorySource
 
     if not class_folders(path):
         raise ValueError(

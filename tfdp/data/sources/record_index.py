@@ -13,7 +13,8 @@ import zlib
 
 import numpy as np
 
-from tfdp.data.sources.files import INDEX_SUFFIX
+from tfdp.base.atomic_files import replacing
+from tfdp.data.sources.record_files import INDEX_SUFFIX
 from tfdp.data.sources.record_scan import (
     FOOTER,
     HEADER,
@@ -25,7 +26,6 @@ from tfdp.data.sources.record_scan import (
     verified,
 )
 from tfdp.errors import RecordIndexError
-from tfdp.files import replacing
 
 _VERSION = 1
 _MAGIC = b"tfdp record index "

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfdp.data.sources.files import OpenFiles
+from tfdp.data.sources.record_files import OpenFiles
 from tfdp.data.sources.record_scan import HEADER, crc32c
 from tfdp.errors import CorruptRecordError
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfdp.data.sources.abstract import AbstractIndexedSource
 from tfdp.data.sources.array_records import ArrayRecordSource
-from tfdp.data.sources.files import RecordSpan
+from tfdp.data.sources.record_files import RecordSpan
 from tfdp.data.sources.records import TFRecordSource
 
 _READERS = {"tfrecord": TFRecordSource, "array_record": ArrayRecordSource}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tfdp.partition.layouts import Sharded
-from tfdp.partition.rules.joining import fits, part
+from tfdp.partition.rules.concatenation import fits, part
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.rules.slicing import constant_axes, has_summands, linear_in
+from tfdp.partition.rules.slicing import constant_axes, has_partials, linear_in
 from tfdp.partition.sizes import SizeLike, is_size
 from tfdp.partition.tensors import Tensor
 
@@ -15,7 +15,7 @@ from tfdp.partition.tensors import Tensor
 @rule("ReverseV2", "Roll", "Cumsum", partial=True)
 def linear(step: Step) -> Results:
     """Keeps the cut along other axes; keeps summands. Sends nothing."""
-    return linear_in(step, 0) if has_summands(step) else _along(step)
+    return linear_in(step, 0) if has_partials(step) else _along(step)
 
 
 @rule("Cumprod", "CumulativeLogsumexp")
@@ -31,7 +31,7 @@ def reverse_sequence(step: Step) -> Results:
     Where the axis of the sequences' batch is cut, so are their lengths.
     """
     tensor, lengths = step.inputs
-    if has_summands(step):
+    if has_partials(step):
         return linear_in(step, 0)
     if tensor.rank is None:
         return None

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from tfdp.partition.cutting_again import cut_of
+from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Layout, Listed, Sharded, join
-from tfdp.partition.report import Whole
+from tfdp.partition.program_record import Whole
 from tfdp.partition.rules.registry import Step
+from tfdp.partition.rules.resharding import sharding_of
 from tfdp.partition.source import SourceTensor
 from tfdp.partition.tensors import LoopVariable, Tensor, static_shape
-from tfdp.partition.writing import Output
 
 
 class Carried(LoopVariable):
@@ -72,7 +72,7 @@ class Carried(LoopVariable):
         if is_whole and layout == PARTIAL:
             layout = REPLICATED
         cause = None
-        if is_cut(before) and cut_of(step.program, step.writer, shape) is None:
+        if is_cut(before) and sharding_of(step.program, step.writer, shape) is None:
             cause = cause_of(step, [before], layout)
         return Carried(layout, shape, entries, is_whole, cause)
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Sharded
 from tfdp.partition.rules.elementwise import aligned, grows
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.rules.rows import can_be_summed, estimate, is_waiting, on_rows, summands
+from tfdp.partition.rules.rowwise import can_be_summed, estimate, is_waiting, on_rows, partials
 from tfdp.partition.sizes import SizeLike
 
 # An axis of an operand by the name that it has in an equation, such as "bij,bjk->bik". Axes by
@@ -90,7 +90,7 @@ def contract(step: Step, terms: Sequence[Sequence[Label]], result: Sequence[Labe
       result: The axes of the result.
     """
     if any(is_waiting(tensor) for tensor in step.inputs):
-        return _of_summand(step, terms, result)
+        return _of_partial(step, terms, result)
     if any(tensor.rank != len(term) for tensor, term in zip(step.inputs, terms, strict=True)):
         return None
     label = _cut_label(step, terms)
@@ -104,7 +104,7 @@ def contract(step: Step, terms: Sequence[Sequence[Label]], result: Sequence[Labe
     shape = _shape(step, terms, result)
     if label in result:
         return step.results(step.emit(operands), cut.at(result.index(label)), [shape])
-    return step.results(summands(step, cut, operands, list(places)), PARTIAL, [shape])
+    return step.results(partials(step, cut, operands, list(places)), PARTIAL, [shape])
 
 
 def _cut_label(step: Step, terms: Sequence[Sequence[Label]]) -> Label | None:
@@ -117,7 +117,7 @@ def _cut_label(step: Step, terms: Sequence[Sequence[Label]]) -> Label | None:
     return max(labels, key=lambda each: each[0])[1] if labels else None
 
 
-def _of_summand(step: Step, terms: Sequence[Sequence[Label]], result: Sequence[Label]) -> Results:
+def _of_partial(step: Step, terms: Sequence[Sequence[Label]], result: Sequence[Label]) -> Results:
     """Multiplies a summand by a whole operand, if what will be summed does not grow by it."""
     layouts = [tensor.layout for tensor in step.inputs]
     others = [layout for layout in layouts if layout != PARTIAL]

@@ -6,10 +6,11 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tfdp.partition.conversions import Waiting
+from tfdp.partition.emit.writer import Called, Output, Writer, unique_name
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout
-from tfdp.partition.list_conversions import MixedError
-from tfdp.partition.report import Whole
+from tfdp.partition.list_redistribute import MixedError
+from tfdp.partition.program_record import Whole
+from tfdp.partition.redistribute import Waiting
 from tfdp.partition.rules.carried import (
     Carried,
     cause_of,
@@ -21,7 +22,6 @@ from tfdp.partition.rules.carried import (
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.source import SourceGraph
 from tfdp.partition.tensors import Tensor
-from tfdp.partition.writing import Called, Output, Writer, unique_name
 
 # More rounds than layouts can change in: each only goes towards whole.
 _MOST_ROUNDS = 20
@@ -51,13 +51,13 @@ class Body:
         """Returns the outputs in other layouts; what must be summed for it is."""
         convert = self._walk.convert
         convert.op = self._step.op
-        summands = {
+        partials = {
             id(tensor): tensor
             for tensor, layout in zip(self.outputs, layouts, strict=True)
             if tensor.layout == PARTIAL and layout != PARTIAL and tensor.whole is None
         }
-        if summands:
-            convert.sum(list(summands.values()), "a branch or a loop gives it")
+        if partials:
+            convert.sum(list(partials.values()), "a branch or a loop gives it")
         return [
             convert.to(tensor, layout, "a branch or a loop gives it")
             for tensor, layout in zip(self.outputs, layouts, strict=True)

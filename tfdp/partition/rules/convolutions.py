@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfdp.partition.layouts import PARTIAL, REPLICATED
-from tfdp.partition.rules.effects import on_first
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.rules.rows import on_rows, summands
+from tfdp.partition.rules.rowwise import on_rows, partials
+from tfdp.partition.rules.side_effects import on_first
 from tfdp.partition.sizes import SizeLike, divided, is_size
 from tfdp.partition.tensors import Tensor
 
@@ -152,7 +152,7 @@ def of_filters(step: Step) -> Results:
     if found is None:
         return None
     cut, operands = found
-    return step.results(summands(step, cut, operands, [0, 2]), PARTIAL)
+    return step.results(partials(step, cut, operands, [0, 2]), PARTIAL)
 
 
 @rule("AdjustContrastv2", "AdjustHue", "AdjustSaturation", "HSVToRGB", "RGBToHSV")

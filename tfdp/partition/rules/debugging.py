@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Sharded
-from tfdp.partition.rules.effects import branch_on_first
 from tfdp.partition.rules.reductions import meeting
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.writing import Output
+from tfdp.partition.rules.side_effects import branch_on_first
 
 # What a summary tells of a tensor, by TensorFlow's numbers: whether it has a number that is not
 # finite; how many of each kind; the same with more of the tensor; its shape; and in three places

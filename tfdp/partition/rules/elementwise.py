@@ -6,11 +6,16 @@ import functools
 import math
 from collections.abc import Sequence
 
-from tfdp.partition.known_shapes import BROADCAST, UNARY, broadcast_shape, elementwise_shape
+from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Listed, Sharded, join
 from tfdp.partition.rules.registry import Results, Step, rule
+from tfdp.partition.shape_inference.known_shapes import (
+    BROADCAST,
+    UNARY,
+    broadcast_shape,
+    elementwise_shape,
+)
 from tfdp.partition.tensors import Tensor
-from tfdp.partition.writing import Output
 
 # What costs less to pass on as a summand, whole on one replica, than to wait for a sum.
 _FEW = 1024
@@ -123,13 +128,13 @@ def additive(step: Step) -> Results:
         ]
         return aligned(step)
     whole = [tensor for tensor in step.inputs if tensor.layout != PARTIAL]
-    small = all(tensor.layout == REPLICATED for tensor in whole) and can_join_summands(whole)
+    small = all(tensor.layout == REPLICATED for tensor in whole) and can_join_partials(whole)
     several = len(step.inputs) - len(whole) > 1 or step.writer.outer is not None
     several |= any(
         tensor.layout == PARTIAL and source.op.type == "ReadVariableOp"
         for tensor, source in zip(step.inputs, step.op.inputs, strict=True)
     )
-    apart = step.program.communicator.keeps_summands and step.inputs[0].dtype.is_floating
+    apart = step.program.communicator.keeps_partials and step.inputs[0].dtype.is_floating
     if (((several or not whole) and small) or apart) and not grows(step):
         operands = [
             tensor if tensor.layout == PARTIAL else step.first_only(step.whole(tensor))
@@ -169,7 +174,7 @@ def select(step: Step) -> Results:
     step.require_sums([condition])
     layouts = [tensor.layout for tensor in values]
     if PARTIAL in layouts and condition.layout in (REPLICATED, PARTIAL) and not grows(step):
-        if can_join_summands([tensor for tensor in values if tensor.layout != PARTIAL]):
+        if can_join_partials([tensor for tensor in values if tensor.layout != PARTIAL]):
             chosen = [
                 tensor.local if tensor.layout == PARTIAL else step.first_only(step.whole(tensor))
                 for tensor in values
@@ -250,7 +255,7 @@ def grows(step: Step) -> bool:
     return any(size is None or result > size for size in sizes)
 
 
-def can_join_summands(tensors: Sequence[Tensor]) -> bool:
+def can_join_partials(tensors: Sequence[Tensor]) -> bool:
     """Returns whether whole tensors that meet summands are made summands, and not those summed.
 
     They are few entries, or a loop's variables: what a loop adds up is summed after it.

@@ -10,12 +10,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from tfdp.partition.known_shapes import shapes
+from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import REPLICATED, Sharded
 from tfdp.partition.rules.registry import Results, Step, rule
+from tfdp.partition.shape_inference.known_shapes import shapes
 from tfdp.partition.sizes import Batch, Size, divided, is_size
 from tfdp.partition.tensors import Tensor
-from tfdp.partition.writing import Output
 
 
 @rule("Fill", "Empty", always=True)

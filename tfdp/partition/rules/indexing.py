@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfdp.partition.known_shapes import shapes
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Sharded
-from tfdp.partition.row_names import own_rows
+from tfdp.partition.row_ids import own_rows
 from tfdp.partition.rules.along_axes import known_scalar
+from tfdp.partition.rules.concatenation import fits, part
 from tfdp.partition.rules.elementwise import aligned, grows
-from tfdp.partition.rules.joining import fits, part
-from tfdp.partition.rules.own_places import own_places
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.rules.rows import local_rows
-from tfdp.partition.rules.slicing import constant_axes, has_summands, linear_in
+from tfdp.partition.rules.rowwise import local_rows
+from tfdp.partition.rules.self_indexing import own_places
+from tfdp.partition.rules.slicing import constant_axes, has_partials, linear_in
+from tfdp.partition.shape_inference.known_shapes import shapes
 from tfdp.partition.sizes import SizeLike
 from tfdp.partition.tensors import Tensor
 
@@ -31,7 +31,7 @@ def gather(step: Step) -> Results:
     Whole indices of a summand give a summand, unless that has more elements.
     """
     params, indices, axis = step.inputs
-    if has_summands(step):
+    if has_partials(step):
         return None if grows(step) else linear_in(step, 0)
     axes = None if params.rank is None else constant_axes(axis, params.rank)
     if params.rank is None or indices.rank is None or axes is None:
@@ -73,7 +73,7 @@ def gather_nd(step: Step) -> Results:
     give a summand, unless that has more elements.
     """
     params, indices = step.inputs
-    if has_summands(step):
+    if has_partials(step):
         return None if grows(step) else linear_in(step, 0)
     depth = depth_of(indices)
     if params.rank is None or indices.rank is None or depth is None:

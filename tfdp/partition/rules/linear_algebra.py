@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import REPLICATED, Layout
 from tfdp.partition.rules.elementwise import dominant, operand
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.writing import Output
 
 # Transforms, by the number of axes that they mix, with the lengths of these as a second operand.
 TRANSFORMS = {

@@ -7,11 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Layout, Listed, Sharded
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.sizes import is_size
 from tfdp.partition.tensors import Tensor
-from tfdp.partition.writing import Output
 
 
 @rule("EmptyTensorList", "TensorListReserve", always=True)
@@ -240,11 +240,11 @@ def _without_batch(step: Step, shape: Tensor) -> Output:
     if sizes is None:
         constant = shape.constant()
         return step.write.constant(-1 if constant is None else constant, shape.dtype)
-    known: Sequence[Any] = [-1 if _may_be_cut(step, size) else size for size in sizes]
+    known: Sequence[Any] = [-1 if _may_be_sharded(step, size) else size for size in sizes]
     return step.write.constant(known, shape.dtype)
 
 
-def _may_be_cut(step: Step, size: Any) -> bool:
+def _may_be_sharded(step: Step, size: Any) -> bool:
     """Returns whether a size may be a multiple of a batch's length, which may be a number, too."""
     lengths = [batch.length for batch in step.program.batches]
     return not isinstance(size, int) or any(

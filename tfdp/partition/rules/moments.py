@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import PARTIAL, Sharded
-from tfdp.partition.moments import Moments
+from tfdp.partition.moment_patterns import Moments
 from tfdp.partition.rules.registry import Step
 from tfdp.partition.sizes import SizeLike
 from tfdp.partition.tensors import Tensor
-from tfdp.partition.writing import Output
 
 
 def can_be_summed_at_once(step: Step, layout: Sharded) -> bool:
@@ -51,16 +51,16 @@ def mean_of(
       Waiting: The summands are not summed yet.
     """
     write = step.write
-    if moments.summand is None:
-        moments.summand = Tensor(_summand(step, layout, axes, count), PARTIAL, [2, *shape])
-    both = step.whole(moments.summand)
+    if moments.partial is None:
+        moments.partial = Tensor(_partial(step, layout, axes, count), PARTIAL, [2, *shape])
+    both = step.whole(moments.partial)
     mean, squares = (write.element(both, index) for index in range(2))
     variance = write.maximum(write.subtract(squares, write.multiply(mean, mean)), 0)
     moments.variance = write.cast(variance, tf.float32)
     return write.cast(mean, tf.float32)
 
 
-def _summand(step: Step, layout: Sharded, axes: Sequence[int], count: Output) -> Output:
+def _partial(step: Step, layout: Sharded, axes: Sequence[int], count: Output) -> Output:
     write, rows, place = step.write, step.inputs[0].local, step.place(layout)
     m = write.reduce("Mean", rows, axes, keep=True)
     rest = write.subtract(rows, m)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Sharded
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.rules.rows import can_be_summed, is_waiting, on_rows
+from tfdp.partition.rules.rowwise import can_be_summed, is_waiting, on_rows
 from tfdp.partition.sizes import SizeLike
 
 

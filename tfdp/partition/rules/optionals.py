@@ -19,7 +19,7 @@ def none(step: Step) -> Results:
 def from_value(step: Step) -> Results:
     """Gives an optional of a tensor in its layout. Sends nothing; several tensors are whole.
 
-    So is one where what branches keep could not be told apart: see `Program.keeps_whole`.
+    So is one where what branches keep could not be told apart: see `ProgramBuilder.keeps_whole`.
     """
     if len(step.inputs) != 1:
         return None

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Sharded
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.rules.slicing import blocks_in, entries_of, has_summands, linear_in
+from tfdp.partition.rules.slicing import blocks_in, entries_of, has_partials, linear_in
 from tfdp.partition.sizes import SizeLike, is_size
 from tfdp.partition.tensors import Tensor
-from tfdp.partition.writing import Output
 
 
 @rule("Pad", "PadV2", partial=True)
@@ -20,8 +20,8 @@ def pad(step: Step) -> Results:
     The gradient of taking blocks, as `x` of `tf.concat([x, y], 0)`, adds blocks of zeros.
     """
     tensor, paddings, *fill = step.inputs
-    if has_summands(step):
-        return _padded_summand(step)
+    if has_partials(step):
+        return _padded_partial(step)
     layout = tensor.sharded
     if layout is None or tensor.rank is None or paddings.entries is None:
         return None
@@ -41,7 +41,7 @@ def pad(step: Step) -> Results:
 def mirror_pad(step: Step) -> Results:
     """Keeps the cut where other axes are padded; keeps summands. Sends nothing."""
     tensor, paddings = step.inputs
-    if has_summands(step):
+    if has_partials(step):
         return linear_in(step, 0)
     layout = tensor.sharded
     if layout is None or tensor.rank is None or paddings.entries is None:
@@ -53,7 +53,7 @@ def mirror_pad(step: Step) -> Results:
     return step.results(outputs, layout, [_padded_shape(tensor, paddings.entries, sign)])
 
 
-def _padded_summand(step: Step) -> Results:
+def _padded_partial(step: Step) -> Results:
     """Pads a summand; what it is filled with is added once."""
     tensor, paddings, *fill = step.inputs
     if tensor.layout != PARTIAL or any(each.layout != REPLICATED for each in (paddings, *fill)):

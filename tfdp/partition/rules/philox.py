@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdp.partition.arithmetic import Arithmetic, Operand
+from tfdp.partition.emit.arithmetic import Arithmetic, Operand
+from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import Sharded
 from tfdp.partition.rules.registry import Step
 from tfdp.partition.sizes import SizeLike
-from tfdp.partition.writing import Output
 
 # Values of tf.random.Algorithm; what is selected is Philox on all devices but TPUs.
 PHILOX, AUTO_SELECT = 1, 3

@@ -11,17 +11,17 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import REPLICATED, Sharded
-from tfdp.partition.row_names import INDICES, RowNames, own_rows, splits_of
+from tfdp.partition.row_ids import INDICES, RowIds, own_rows, splits_of
 from tfdp.partition.rules.along_axes import known_scalar
-from tfdp.partition.rules.joining import fits, part
+from tfdp.partition.rules.concatenation import fits, part
 from tfdp.partition.rules.reductions import meeting
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.rules.rows import local_rows
+from tfdp.partition.rules.rowwise import local_rows
 from tfdp.partition.rules.sparse import place_of
 from tfdp.partition.sizes import UNKNOWN, Batch, is_size
 from tfdp.partition.tensors import Tensor, array_of
-from tfdp.partition.writing import Output
 
 
 @rule("RaggedTensorToTensor")
@@ -126,7 +126,7 @@ def words(step: Step) -> Results:
     layout = Sharded(0, entries)
     sizes = array_of([rows.length, UNKNOWN])
     results = step.results(outputs, [layout, layout, REPLICATED], None, [None, None, sizes])
-    results[0].names = RowNames(rows.batch, entries, INDICES)
+    results[0].names = RowIds(rows.batch, entries, INDICES)
     results[2].names = results[0].names.of_shape()
     return results
 
@@ -138,7 +138,7 @@ def _own_entries(step: Step, values: Tensor, entries: Sharded) -> Output:
     return step.write.slice_axis(part(step, values, entries), values.rank, 0, 0, count)
 
 
-def _names(splits: Sequence[Tensor]) -> RowNames | None:
+def _names(splits: Sequence[Tensor]) -> RowIds | None:
     """Returns what the splits tell; None: they are not those of a tensor that is cut by rows."""
     names = splits[0].names
     if names is None:

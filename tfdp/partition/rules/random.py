@@ -7,20 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import REPLICATED, Sharded
-from tfdp.partition.rules.drawn import (
-    WHY,
-    asked_for,
-    drawn_whole,
-    emitted_whole,
-    sliced,
-)
-from tfdp.partition.rules.effects import on_first
 from tfdp.partition.rules.elementwise import aligned
 from tfdp.partition.rules.philox import AUTO_SELECT, PHILOX, is_philox, own_rows
+from tfdp.partition.rules.random_shards import WHY, asked_for, drawn_whole, emitted_whole, sliced
 from tfdp.partition.rules.registry import Results, Step, rule
+from tfdp.partition.rules.side_effects import on_first
 from tfdp.partition.sizes import SizeLike, product
-from tfdp.partition.writing import Output
 
 # Each number takes a known place in the generator's order.
 IN_ORDER = [

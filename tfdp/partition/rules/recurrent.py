@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tfdp.partition.layouts import LOCAL, PARTIAL, Layout
-from tfdp.partition.rules.effects import on_first
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.rules.rows import on_rows
+from tfdp.partition.rules.rowwise import on_rows
+from tfdp.partition.rules.side_effects import on_first
 
 # Of their operands the weights, and those that hold lengths: both have other axes than sequences.
 _WEIGHTS, _LENGTHS = 3, 4

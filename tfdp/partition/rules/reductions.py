@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Sharded
-from tfdp.partition.report import Content
+from tfdp.partition.program_record import Content
 from tfdp.partition.rules.moments import can_be_summed_at_once, mean_of
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.rules.rows import can_be_summed, is_waiting
+from tfdp.partition.rules.rowwise import can_be_summed, is_waiting
 from tfdp.partition.sizes import SizeLike
 from tfdp.partition.tensors import Tensor
-from tfdp.partition.writing import Output
 
 _HALVES = (tf.float16, tf.bfloat16)
 
@@ -28,7 +28,7 @@ def total(step: Step) -> Results:
     """
     tensor, axes = step.inputs
     if is_waiting(tensor):
-        return _of_summand(step)
+        return _of_partial(step)
     found = _reduced(step)
     if found is None:
         return None
@@ -41,8 +41,8 @@ def total(step: Step) -> Results:
         return _met(step, layout, wide, "Sum", shape)
     if not can_be_summed(dtype):
         return _met(step, layout, step.emit([tensor, axes])[0], "Sum", shape)
-    summand = step.masked(step.emit([tensor, axes])[0], layout)
-    return step.results([summand], PARTIAL, [shape])
+    partial = step.masked(step.emit([tensor, axes])[0], layout)
+    return step.results([partial], PARTIAL, [shape])
 
 
 @rule("Mean", partial=True)
@@ -57,7 +57,7 @@ def mean(step: Step) -> Results:
     if not (tensor.dtype.is_floating or tensor.dtype.is_complex):
         return None
     if is_waiting(tensor):
-        return _of_summand(step)
+        return _of_partial(step)
     found = _reduced(step)
     if found is None:
         return None
@@ -188,7 +188,7 @@ def _rows(step: Step, layout: Sharded, axes: Sequence[int]) -> Results:
     return step.results(step.emit(step.inputs), layout.at(layout.axis - before), [shape])
 
 
-def _of_summand(step: Step) -> Results:
+def _of_partial(step: Step) -> Results:
     """Reduces a summand."""
     step.require_sums(step.inputs[1:])
     if step.inputs[1].layout != REPLICATED:

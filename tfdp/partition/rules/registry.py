@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from tfdp.partition.cut_variables import CutVariables
+from tfdp.partition.emit.writer import Output, Writer, unique_name
 from tfdp.partition.layouts import Layout, Sharded
-from tfdp.partition.moments import Moments
-from tfdp.partition.report import Whole
+from tfdp.partition.moment_patterns import Moments
+from tfdp.partition.program_record import Whole
 from tfdp.partition.sizes import SizeLike
 from tfdp.partition.source import SourceOp
 from tfdp.partition.tensors import Tensor, static_shape
-from tfdp.partition.writing import Output, Writer, unique_name
+from tfdp.partition.variable_redistribute import VariableRedistribution
 
 if TYPE_CHECKING:
-    from tfdp.partition.walk import Walk
+    from tfdp.partition.propagation import Propagation
 
 # What a rule returns: the operation's outputs, or None where it cannot keep the layouts: then the
 # operation is computed whole.
@@ -30,7 +30,7 @@ _COMPILED = ("Conv2D", "Conv3D")
 
 
 @dataclasses.dataclass(frozen=True)
-class Rule:
+class OperationRule:
     """What is done with one type of operation.
 
     Attributes:
@@ -48,7 +48,7 @@ class Rule:
     apart: bool = False
 
 
-RULES: dict[str, Rule] = {}
+RULES: dict[str, OperationRule] = {}
 
 
 def rule(
@@ -60,22 +60,22 @@ def rule(
 
     Args:
       types: TensorFlow's names of the types.
-      always: See `Rule`.
-      partial: See `Rule`.
-      apart: See `Rule`.
+      always: See `OperationRule`.
+      partial: See `OperationRule`.
+      apart: See `OperationRule`.
     """
 
     def register(write: Callable[[Step], Results]) -> Callable[[Step], Results]:
         for type_ in types:
             if type_ in RULES:
                 raise ValueError(f"{type_} has a rule already: {RULES[type_].write.__name__}")
-            RULES[type_] = Rule(write, always, partial, apart)
+            RULES[type_] = OperationRule(write, always, partial, apart)
         return write
 
     return register
 
 
-class Step(CutVariables):
+class Step(VariableRedistribution):
     """One operation of the source, while a rule writes it.
 
     Attributes:
@@ -92,7 +92,7 @@ class Step(CutVariables):
 
     def __init__(
         self,
-        walk: Walk,
+        walk: Propagation,
         op: SourceOp,
         inputs: Sequence[Tensor],
         moments: Moments | None = None,

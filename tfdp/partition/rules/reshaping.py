@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfdp.partition.known_shapes import axes_of, is_nonzero, reshaped, shapes, squeezed
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Sharded
 from tfdp.partition.rules.registry import Results, Step, rule
+from tfdp.partition.shape_inference.known_shapes import (
+    axes_of,
+    is_nonzero,
+    reshaped,
+    shapes,
+    squeezed,
+)
 from tfdp.partition.sizes import SizeLike, divided, product
 from tfdp.partition.tensors import Tensor
 
@@ -19,7 +25,7 @@ def reshape(step: Step) -> Results:
     """
     tensor, to = step.inputs
     if tensor.sharded is None:
-        return summand(step)
+        return partial(step)
     target = step.op.outputs[0].shape
     sizes = reshaped(tensor, to, target)
     if to.layout != REPLICATED or to.shape is None or None in to.shape or sizes is None:
@@ -68,7 +74,7 @@ def transpose(step: Step) -> Results:
     """Keeps a summand, and the cut of the batch's axis, wherever it goes. Sends nothing."""
     tensor, order = step.inputs
     if tensor.sharded is None:
-        return summand(step)
+        return partial(step)
     axes = axes_of(order, tensor.rank)
     if axes is None or order.layout != REPLICATED:
         return None
@@ -81,7 +87,7 @@ def expand_dims(step: Step) -> Results:
     """Keeps a summand, and the cut. Sends nothing."""
     tensor, at = step.inputs
     if tensor.sharded is None or tensor.rank is None:
-        return summand(step)
+        return partial(step)
     axes = axes_of(at, tensor.rank + 1)
     if axes is None or at.layout != REPLICATED:
         return None
@@ -95,7 +101,7 @@ def squeeze(step: Step) -> Results:
     """Keeps a summand, and the cut of an axis that stays. Sends nothing."""
     (tensor,) = step.inputs
     if tensor.sharded is None:
-        return summand(step)
+        return partial(step)
     axes, axis = squeezed(step.op, tensor), tensor.sharded.axis
     if axes is None or axis in axes:
         return None
@@ -119,7 +125,7 @@ def bitcast(step: Step) -> Results:
     return step.results(step.emit([tensor]), layout, [sizes])
 
 
-def summand(step: Step) -> Results:
+def partial(step: Step) -> Results:
     """Writes an operation that is linear in its first input on the replica's summand of that."""
     tensor, *others = step.inputs
     if tensor.layout != PARTIAL or tensor.whole is not None:

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Sharded
 from tfdp.partition.rules.along_axes import known_scalar
+from tfdp.partition.rules.concatenation import fits, part
 from tfdp.partition.rules.indexing import depth_of
-from tfdp.partition.rules.joining import fits, part
-from tfdp.partition.rules.own_places import own_places
 from tfdp.partition.rules.reductions import meeting
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.rules.rows import can_be_summed
-from tfdp.partition.rules.slicing import has_summands, linear_in
+from tfdp.partition.rules.rowwise import can_be_summed
+from tfdp.partition.rules.self_indexing import own_places
+from tfdp.partition.rules.slicing import has_partials, linear_in
 from tfdp.partition.rules.sparse import own_segments
 from tfdp.partition.sizes import Batch, Size, SizeLike, is_size
 from tfdp.partition.tensors import Tensor
-from tfdp.partition.writing import Output
 
 
 @rule("ScatterNd", partial=True)
@@ -32,7 +32,7 @@ def scatter(step: Step) -> Results:
     unless indices or updates are cut otherwise than the other.
     """
     indices, updates, to = step.inputs
-    if has_summands(step):
+    if has_partials(step):
         return linear_in(step, 1)
     sizes, depth, last = to.sizes(), depth_of(indices), _last(indices)
     if depth is None or last is None or sizes is None or updates.rank is None:
@@ -68,13 +68,13 @@ def scatter_add(step: Step) -> Results:
     """
     tensor, indices, updates = step.inputs
     if PARTIAL in (indices.layout, updates.layout):
-        return _scattered_summands(step)
+        return _scattered_partials(step)
     last = _last(indices)
     if tensor.rank is None or updates.rank is None or last is None:
         return None
     layout = _spot(indices, updates)
     if tensor.layout == PARTIAL and layout is None:
-        return _scattered_summands(step)
+        return _scattered_partials(step)
     if tensor.sharded is not None or layout is None or layout.axis >= last:
         return _scattered_into_own(step) or _scattered_beside(step)
     if tensor.layout not in (REPLICATED, PARTIAL) or not all(map(_is_no_batch, tensor.dims())):
@@ -82,7 +82,7 @@ def scatter_add(step: Step) -> Results:
     added = _added(step, indices, updates, layout)
     if added is None:
         return None
-    outputs = step.emit([_as_summand(step, tensor), *added])
+    outputs = step.emit([_as_partial(step, tensor), *added])
     return step.results(outputs, PARTIAL, [tensor.shape])
 
 
@@ -102,7 +102,7 @@ def segment_sum(step: Step) -> Results:
     Sends nothing, unless data and segments are cut otherwise.
     """
     data, segments, _ = step.inputs
-    if has_summands(step):
+    if has_partials(step):
         return linear_in(step, 0)
     layout = _spot(segments, data)
     if layout is None or segments.rank is None or data.rank is None:
@@ -140,7 +140,7 @@ def sorted_segment_sum(step: Step) -> Results:
 
     So do segments that are the rows of a batch, each with entries. Sends nothing.
     """
-    if has_summands(step):
+    if has_partials(step):
         return linear_in(step, 0)
     return own_segments(step) or _segments_beside(step)
 
@@ -213,18 +213,18 @@ def _scattered_beside(step: Step) -> Results:
     return step.results(step.emit(operands), layout, [tensor.shape])
 
 
-def _scattered_summands(step: Step) -> Results:
+def _scattered_partials(step: Step) -> Results:
     """Writes or adds summands into one another; a whole operand joins them on the first replica."""
     tensor, indices, updates = step.inputs
     if indices.layout != REPLICATED:
         return None
     if any(each.layout not in (PARTIAL, REPLICATED) for each in (tensor, updates)):
         return None
-    operands = [_as_summand(step, tensor), indices.local, _as_summand(step, updates)]
+    operands = [_as_partial(step, tensor), indices.local, _as_partial(step, updates)]
     return step.results(step.emit(operands), PARTIAL)
 
 
-def _as_summand(step: Step, tensor: Tensor) -> Output:
+def _as_partial(step: Step, tensor: Tensor) -> Output:
     return tensor.local if tensor.layout == PARTIAL else step.first_only(tensor.local)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from tfdp.partition.known_values import evaluate
+from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import LOCAL, REPLICATED, Listed
 from tfdp.partition.rules.registry import Results, Step, rule
+from tfdp.partition.shape_inference.known_values import evaluate
 from tfdp.partition.tensors import Tensor
-from tfdp.partition.writing import Output
 
 
 @rule("Rank", "Shape", "ShapeN", "Size", always=True, partial=True)

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from tfdp.partition import known_values
+from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Sharded
 from tfdp.partition.rules.registry import Results, Step, rule
+from tfdp.partition.shape_inference import known_values
 from tfdp.partition.sizes import UNKNOWN, Size, SizeLike, divided, is_positive, is_size
 from tfdp.partition.tensors import Tensor
-from tfdp.partition.writing import Output
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Taken:
 
 
 @dataclasses.dataclass(frozen=True)
-class Cut:
+class SliceBounds:
     """A slice along the axis that is cut, which takes of every example the same entries.
 
     Attributes:
@@ -79,7 +79,7 @@ class Cut:
 def strided_slice(step: Step) -> Results:
     """Keeps the cut where every example gives the same entries; keeps summands. Sends nothing."""
     tensor, begin, end, strides = step.inputs
-    if has_summands(step):
+    if has_partials(step):
         return linear_in(step, 0)
     layout = tensor.sharded
     if layout is None or tensor.rank is None:
@@ -88,7 +88,7 @@ def strided_slice(step: Step) -> Results:
     if found is None:
         return None
     taken, axes = found
-    cut = Cut(layout, layout)
+    cut = SliceBounds(layout, layout)
     if layout.axis in taken:
         narrowed = _narrowed(taken[layout.axis], layout)
         if narrowed is None:
@@ -104,7 +104,7 @@ def strided_slice(step: Step) -> Results:
 def strided_slice_gradient(step: Step) -> Results:
     """Keeps the cut where every example gave the same entries; keeps summands. Sends nothing."""
     shape, begin, end, strides, gradient = step.inputs
-    if has_summands(step):
+    if has_partials(step):
         return linear_in(step, 4)
     layout, rank, sizes = gradient.sharded, length_of(shape), shape.sizes()
     if layout is None or rank is None or sizes is None:
@@ -171,7 +171,7 @@ def _taken(
     return taken, axes
 
 
-def _narrowed(taken: Taken, layout: Sharded) -> Cut | None:
+def _narrowed(taken: Taken, layout: Sharded) -> SliceBounds | None:
     """Returns the cut of a slice along the axis that a layout cuts, if it is one."""
     begin, end = taken.bounds(layout.length)
     if taken.is_index:
@@ -180,33 +180,33 @@ def _narrowed(taken: Taken, layout: Sharded) -> Cut | None:
         first, last = blocks_in(begin, layout), blocks_in(end, layout)
         if first is None or last is None or last == first or not is_natural(last - first):
             return None
-        return Cut(layout, dataclasses.replace(layout, outer=last - first), first)
+        return SliceBounds(layout, dataclasses.replace(layout, outer=last - first), first)
     inner = divided(layout.inner, taken.stride)
     if inner is None or end != layout.length or not taken.is_every_nth:
         return None
-    return Cut(layout, dataclasses.replace(layout, inner=inner), offset=taken.begin)
+    return SliceBounds(layout, dataclasses.replace(layout, inner=inner), offset=taken.begin)
 
 
-def _widened(taken: Taken | None, layout: Sharded, length: Any) -> Cut | None:
+def _widened(taken: Taken | None, layout: Sharded, length: Any) -> SliceBounds | None:
     """Returns the cut of which a slice in a layout, along an axis of a length, is the result."""
     if not is_size(length):
         return None
     if taken is None:
-        return Cut(layout, layout) if length == layout.length else None
+        return SliceBounds(layout, layout) if length == layout.length else None
     begin, end = taken.bounds(length)
     if taken.stride == 1:
         first, outer = blocks_in(begin, layout), blocks_in(length, layout)
         if first is None or outer is None or end is None or end - begin != layout.length:
             return None
-        return Cut(dataclasses.replace(layout, outer=outer), layout, first)
+        return SliceBounds(dataclasses.replace(layout, outer=outer), layout, first)
     if end != length or not taken.is_every_nth or length != layout.length * taken.stride:
         return None
     source = dataclasses.replace(layout, inner=layout.inner * taken.stride)
-    return Cut(source, layout, offset=taken.begin)
+    return SliceBounds(source, layout, offset=taken.begin)
 
 
 def _local_spec(
-    step: Step, taken: Taken | None, cut: Cut, begin: Tensor, end: Tensor
+    step: Step, taken: Taken | None, cut: SliceBounds, begin: Tensor, end: Tensor
 ) -> tuple[list[Output], dict[str, int]]:
     """Returns `begin` and `end` for what the replica holds, and the masks that differ."""
     begins, ends = step.whole(begin), step.whole(end)
@@ -246,7 +246,7 @@ def _extent(length: SizeLike, taken: Taken | None) -> SizeLike | None:
 def slice_(step: Step) -> Results:
     """Keeps the cut of all entries or whole blocks of the axis; keeps summands. Sends nothing."""
     tensor, begin, size = step.inputs
-    if has_summands(step):
+    if has_partials(step):
         return linear_in(step, 0)
     layout, begins, sizes = tensor.sharded, begin.sizes(), size.sizes()
     if layout is None or tensor.rank is None or begins is None or sizes is None:
@@ -274,7 +274,7 @@ def slice_(step: Step) -> Results:
 # ---- what the rules of this family share
 
 
-def has_summands(step: Step) -> bool:
+def has_partials(step: Step) -> bool:
     """Returns whether an input is a summand."""
     return any(tensor.layout == PARTIAL for tensor in step.inputs)
 

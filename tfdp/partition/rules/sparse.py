@@ -12,15 +12,15 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Sharded
-from tfdp.partition.program import Place
-from tfdp.partition.row_names import INDICES, RowNames, own_rows
-from tfdp.partition.rules.joining import fits, part
+from tfdp.partition.replica_program import Place
+from tfdp.partition.row_ids import INDICES, RowIds, own_rows
+from tfdp.partition.rules.concatenation import fits, part
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.rules.rows import local_rows
+from tfdp.partition.rules.rowwise import local_rows
 from tfdp.partition.sizes import Batch
 from tfdp.partition.tensors import Tensor
-from tfdp.partition.writing import Output
 
 
 @rule("SparseFillEmptyRows")
@@ -48,7 +48,7 @@ def fill_empty_rows(step: Step) -> Results:
         [write.add(filled, first), texts, were_empty, places],
         [layout, layout, rows, indices.sharded or rows],
     )
-    results[0].names = RowNames(names.batch, entries, INDICES, complete=True)
+    results[0].names = RowIds(names.batch, entries, INDICES, complete=True)
     return results
 
 
@@ -108,7 +108,7 @@ def own_segments(step: Step) -> Results:
     return step.results(step.emit(own), rows, [[None, *data.dims()[1:]]])
 
 
-def _names(indices: Tensor, values: Tensor, shape: Tensor) -> RowNames | None:
+def _names(indices: Tensor, values: Tensor, shape: Tensor) -> RowIds | None:
     """Returns what the indices of a sparse tensor tell; None: it is not certain that they do."""
     names = indices.names
     if names is None or names.what != INDICES or indices.layout != Sharded(0, names.entries):
@@ -117,7 +117,7 @@ def _names(indices: Tensor, values: Tensor, shape: Tensor) -> RowNames | None:
     return names if is_cut and shape.names == names.of_shape() else None
 
 
-def _entries(step: Step, indices: Tensor, values: Tensor, names: RowNames) -> list[Output]:
+def _entries(step: Step, indices: Tensor, values: Tensor, names: RowIds) -> list[Output]:
     """Returns a replica's indices, whose rows are counted from its own first, and values."""
     write, rows = step.write, Sharded(0, names.batch)
     count = step.place(Sharded(0, names.entries)).count

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tfdp.partition.known_shapes import broadcast_shape
-from tfdp.partition.known_text_shapes import ELEMENTWISE
+from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import REPLICATED, Sharded
 from tfdp.partition.rules.elementwise import aligned, dominant, operand
 from tfdp.partition.rules.registry import Results, Step, rule
+from tfdp.partition.shape_inference.known_shapes import broadcast_shape
+from tfdp.partition.shape_inference.known_text_shapes import ELEMENTWISE
 from tfdp.partition.tensors import Tensor
-from tfdp.partition.writing import Output
 
 # Of each operation that refuses some texts, one that it accepts.
 ACCEPTED = {"DecodeCompressed": "", "DecodeJSONExample": "{}", "StringToNumber": "0"}

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Sharded
-from tfdp.partition.rules import one_order
+from tfdp.partition.rules import deterministic_scatter
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.sizes import FixedCut
+from tfdp.partition.sizes import FixedShard
 from tfdp.partition.tensors import Tensor
-from tfdp.partition.writing import Output
 
 # What these write into a copy must be whole: they are not linear, or write a part.
 WRITES = [
@@ -126,7 +126,7 @@ def assign(step: Step) -> Results:
 
 def _written(step: Step, value: Tensor) -> Output:
     """Returns what every copy gets: the whole value; or its own, where replicas train alone."""
-    if value.layout == LOCAL and step.program.communicator.keeps_summands:
+    if value.layout == LOCAL and step.program.communicator.keeps_partials:
         return value.local
     return step.whole(value, _WRITTEN)
 
@@ -149,7 +149,7 @@ def scatter(step: Step) -> Results:
         begin, count = step.start(cut), step.entries(cut)
         rows = step.write.slice_axis(rows, updates.rank, axis, begin, count)
     if cut is None:
-        one_order.emit(step, [handle.local, places, rows])
+        deterministic_scatter.emit(step, [handle.local, places, rows])
     else:  # there is one copy of each part
         step.emit([handle.local, places, rows])
     return []
@@ -169,7 +169,7 @@ def _of_part(
     """
     if rank_of_places != 1 or rank_of_rows is None:
         raise ValueError("it writes rows to a part of a variable by places of several axes")
-    assert isinstance(cut.batch, FixedCut)
+    assert isinstance(cut.batch, FixedShard)
     write, dtype, inner = step.write, places.dtype, cut.batch.bounds[1:-1]
     begins = write.constant([dtype.min, *inner], dtype)
     ends = write.constant([*inner, dtype.max], dtype)
@@ -199,4 +199,4 @@ def write(step: Step) -> Results:
     given = [
         tensor.local if tensor in handles else _written(step, tensor) for tensor in step.inputs
     ]
-    return step.results(one_order.emit(step, given), REPLICATED)
+    return step.results(deterministic_scatter.emit(step, given), REPLICATED)

@@ -1,0 +1,157 @@
+"""`tfdp run --max-restarts`: all ranks start again after a failure, and each attempt is told."""
+
+import json
+import signal
+import time
+
+import pytest
+
+from tfdp.cluster.launch.restarting import Attempt, Restarts, summary
+from tfdp.cluster.launch.run_options import RunOptions
+from tfdp.cluster.launch.verdict import Outcome
+
+FAILS_TWICE = """
+marked()
+attempt = int(os.environ["TFDP_RESTART_COUNT"])
+print(f"attempt {attempt} at {json.loads(os.environ['TF_CONFIG'])['cluster']['worker'][rank]}")
+if attempt == 0 and rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+if attempt == 1 and rank == 0:
+    raise ValueError("the disk is full")
+if attempt < 2:
+    time.sleep(60)
+"""
+
+
+def outcome(**changed):
+    return Outcome(
+        **{"signal": None, "timed_out": False, "failed": (), "unfinished": (), "absent": ()}
+        | changed
+    )
+
+
+@pytest.mark.slow
+def test_all_ranks_start_again_after_each_failure_until_they_end_well(runs):
+    run = runs.run("-n", 2, "--max-restarts", 3, "--log-dir", "logs", runs.script(FAILS_TWICE))
+    assert run.returncode == 0
+    for rank in range(2):
+        assert [f"[{rank}] attempt {number}" in run.out for number in range(3)] == [True] * 3
+    assert "rank 1 of 2 failed first, with signal SIGKILL" in run.err
+    assert "all ranks start again in 1 s; restarts left after that: 2." in run.err
+    assert "all ranks start again in 2 s; restarts left after that: 1." in run.err
+    told = run.err[run.err.index("3 attempts were made") :].splitlines()
+    assert "rank 1 of 2 failed first, with signal SIGKILL" in told[1]
+    assert "rank 0 of 2 failed first, with exit code 1" in told[2]
+    assert told[3].endswith("all ranks ended well.")
+    logs = {str(path.relative_to(runs.folder / "logs")) for path in runs.folder.rglob("*.log")}
+    folders = ("", "earlier-1/", "earlier-2/")
+    assert logs == {f"{folder}rank-{rank}.log" for folder in folders for rank in range(2)}
+    runs.assert_nobody_is_left()
+
+
+@pytest.mark.slow
+def test_the_last_failure_s_code_is_the_run_s_when_no_restart_is_left(runs):
+    script = runs.script("marked()\nsys.exit(3 + int(os.environ['TFDP_RESTART_COUNT']))\n")
+    run = runs.run("-n", 1, "--max-restarts", 1, script)
+    assert run.returncode == 4
+    assert "2 attempts were made" in run.err
+    assert "restarts left after that: 0." in run.err
+
+
+DIES_AT = """
+from tfdp.cluster.run_status import StepMark, mark_log_dir
+mark_log_dir(".")
+mark = StepMark()
+attempt = int(os.environ["TFDP_RESTART_COUNT"])
+for step in range(1, [7, 9, 9][attempt] + 1):
+    if rank == 1:
+        mark.write(step)
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)  # after which nothing can be told
+time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+def test_two_deaths_at_one_step_are_said_to_be_no_accident(runs):
+    run = runs.run("-n", 2, "--max-restarts", 2, runs.script(DIES_AT))
+    assert run.returncode == 137
+    assert run.err.count("failed at step 9, too, which is no accident") == 1
+    assert "failed at step 7" not in run.err
+    lines = (runs.folder / "attempts.jsonl").read_text().splitlines()
+    told = [json.loads(line) for line in lines]
+    assert [(line["first_step"], line["last_step"]) for line in told] == [(1, 7), (1, 9), (1, 9)]
+    assert [line["code"] for line in told] == [137] * 3
+    assert {line["reason"] for line in told} == {"rank 1 of 2 failed first, with signal SIGKILL."}
+    assert all(abs(line["time"] - time.time()) < 60 and line["ranks"] == 2 for line in told)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "words", "code"),
+    [
+        ("marked()\nsys.exit(0)\n", [], 0),
+        ("marked()\ntime.sleep(60)\n", ["--timeout", 1], 124),
+        ("sys.exit(0)\n", [], 1),
+    ],
+    ids=["ended well", "the time limit", "no strategy"],
+)
+def test_nothing_starts_again_after_an_end_that_is_no_failure(script, words, code, runs):
+    run = runs.run("-n", 2, "--max-restarts", 3, *words, runs.script(script))
+    assert run.returncode == code
+    assert "start again" not in run.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["a rank runs", "before a restart"])
+def test_a_signal_to_the_launcher_ends_the_run(when, runs, wait_until_ended):
+    body = "time.sleep(60)" if when == "a rank runs" else "sys.exit(5)"
+    script = runs.script(f"marked()\nprint('begun', flush=True)\n{body}\n")
+    launcher = runs.start("-n", 1, "--max-restarts", 9, script)
+    assert b"begun" in launcher.stdout.readline()
+    if when == "before a restart":
+        while b"start again" not in launcher.stderr.readline():
+            pass
+    launcher.send_signal(signal.SIGTERM)
+    ended = wait_until_ended(launcher)
+    assert ended.returncode == 128 + signal.SIGTERM
+    assert "start again" not in ended.err
+    runs.assert_nobody_is_left()
+
+
+def test_restarts_before_the_window_are_forgotten():
+    now = [0.0]
+    restarts = Restarts(2, window_seconds=100, clock=lambda: now[0])
+    pauses = []
+    for now[0] in (0, 50, 99, 101, 160):
+        pauses.append(restarts.pause())
+    assert pauses == [1, 2, None, 2, 2]
+
+
+def test_pauses_double_up_to_a_minute():
+    restarts = Restarts(9)
+    assert [restarts.pause() for _ in range(10)] == [1, 2, 4, 8, 16, 32, 60, 60, 60, None]
+
+
+@pytest.mark.parametrize(
+    ("changed", "failed"),
+    [
+        ({"failed": (1,)}, True),
+        ({"launcher_first": True}, True),
+        ({}, False),
+        ({"failed": (1,), "signal": 15}, False),
+        ({"failed": (1,), "timed_out": True}, False),
+        ({"absent": (1,)}, False),
+    ],
+)
+def test_a_failure_is_what_the_ranks_do_of_themselves(changed, failed):
+    assert Attempt(1, "", outcome(**changed), 1.0, 2).failed == failed
+
+
+def test_a_run_of_one_attempt_needs_no_summary():
+    assert summary([Attempt(1, "rank 0 failed.", outcome(failed=(0,)), 1.0, 1)]) == ""
+
+
+def test_a_window_without_restarts_is_refused():
+    with pytest.raises(ValueError, match=r"received no `max-restarts`; do `--max-restarts 3`"):
+        RunOptions(processes=1, command=("train.py",), restart_window_seconds=60.0)

@@ -1,0 +1,117 @@
+"""How values travel between processes outside of graphs, and how a rank goes on from errors."""
+
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from nccl_rules import as_nccl
+
+from tfdp.cluster.control_channel import Post
+from tfdp.communication.collectives import ClusterProcesses, eager
+from tfdp.communication.collectives.engine_choice import EngineChoice
+from tfdp.communication.engines import ProgressCounters, sequence
+from tfdp.errors import ClusterError
+
+__all__ = ["as_nccl"]
+
+
+class Alone:
+    """A board whose other ranks have come from an error, too."""
+
+    failure = None
+    waits = 0
+
+    def all_gather(self, subject, value):
+        """Counts the calls."""
+        self.waits += 1
+
+
+@pytest.fixture
+def processes():
+    """Those of a rank that has joined no cluster, with TensorFlow's engine."""
+    made = object.__new__(ClusterProcesses)
+    made.rank, made.local_size, made.hosts = 1, 1, [0, 0]
+    made.board, made.error, made.counters = Alone(), None, ProgressCounters()
+    made._uses_nccl = made._nccl_ended = False
+    made._turn = threading.RLock()
+    made.failure = lambda within_seconds: None
+    return made
+
+
+def fails(processes, error):
+    with pytest.raises(type(error)), processes.explained():
+        raise error
+
+
+def makes_engine(processes, devices):
+    processes.engine(
+        EngineChoice("tensorflow"), devices[:1], lambda group, keys=1: sequence.next_key()
+    )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        tf.errors.InternalError(None, None, "NCCL: unhandled system error"),
+        tf.errors.InvalidArgumentError(None, None, "in a step"),
+        KeyboardInterrupt(),
+    ],
+)
+def test_a_rank_that_goes_on_from_a_step_of_nccl_that_failed_is_refused(
+    error, as_nccl, processes, devices
+):
+    makes_engine(processes, devices)
+    fails(processes, error)
+    for _ in range(2):
+        refused = pytest.raises(ClusterError, match=r"Rank 1: after a step .*--max-restarts 1")
+        with refused as caught, processes.explained():
+            pytest.fail("goes on")
+        assert type(error).__name__ in str(caught.value)
+
+
+def test_a_rank_goes_on_from_errors_before_a_step_and_where_nccl_moves_nothing(
+    processes, devices, monkeypatch
+):
+    makes_engine(processes, devices)
+    fails(processes, tf.errors.InvalidArgumentError(None, None, "in a step"))
+    with processes.explained():
+        assert processes.board.waits == 1
+    monkeypatch.setattr(
+        "tfdp.communication.engines.tensorflow_engine.communication_hint", lambda devices: "nccl"
+    )
+    makes_engine(processes, devices)
+    fails(processes, ValueError("while it was traced"))
+    with processes.explained():
+        assert processes.board.waits == 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "bool", "float16"])
+def test_tensors_and_slices_come_back_from_bytes(dtype):
+    tensor = tf.cast(tf.reshape(tf.range(6), [2, 3]), dtype)
+    slices = tf.IndexedSlices(tensor, tf.constant([4, 1]), [9, 3])
+    parts = [eager._components(value) for value in (tensor, slices, tensor[:0])]
+    described = [[eager._described(array) for array in arrays] for arrays in parts]
+    payload = b"".join(array.tobytes() for arrays in parts for array in arrays)
+    received = eager._unpacked(Post(["sum", described], payload), [True] * 3)
+    for sent, came in zip(parts, received, strict=True):
+        for a, b in zip(sent, came, strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
+
+
+def test_only_what_has_the_same_shape_may_be_summed():
+    one = [[["float32", [2, 3]]]]
+    assert eager._alike_for_sum(one, [[["float32", [2, 3]]]])
+    assert not eager._alike_for_sum(one, [[["float32", [3, 3]]]])
+    assert not eager._alike_for_sum(one, [[["float64", [2, 3]]]])
+    assert not eager._alike_for_sum(one, one + one)
+
+
+def test_slices_may_have_different_numbers_of_rows_of_one_width():
+    def rows(count, width):
+        return [[["float32", [count, width]], ["int64", [count]]]]
+
+    assert eager._alike_for_sum(rows(2, 3), rows(5, 3))
+    assert not eager._alike_for_sum(rows(2, 3), rows(2, 4))
+    assert not eager._alike_for_sum(rows(2, 3), [[["float32", [2, 3]]]])

@@ -1,0 +1,1 @@
+"""The ground of all rooms: files, machines, words, hooks, recording, determinism."""

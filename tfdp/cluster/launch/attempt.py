@@ -1,0 +1,215 @@
+"""One attempt of a run: the start of this host's ranks, and the wait until all have ended."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from tfdp.base.atomic_files import temporary_folder
+from tfdp.cluster.launch import library_lines
+from tfdp.cluster.launch.hangs import Hangs
+from tfdp.cluster.launch.mpiexec import environment, words
+from tfdp.cluster.launch.output import Outlet, RankStream, Sink, open_logs
+from tfdp.cluster.launch.rank_process import MPI_LAUNCHER, RankProcess, expect, start
+from tfdp.cluster.launch.rank_start import (
+    RankGroup,
+    ReservedPorts,
+    TooManyRanksError,
+    rank_environment,
+)
+from tfdp.cluster.launch.restarting import Attempt
+from tfdp.cluster.launch.run_options import RunOptions
+from tfdp.cluster.launch.supervision import STOPPING, Order, ReceivedSignals, Supervisor
+from tfdp.cluster.launch.verdict import Failure, verdict
+from tfdp.cluster.mpi_installation import Mpiexec
+from tfdp.cluster.run_status import (
+    can_stop,
+    log_dir,
+    ranks_that_wait,
+    ranks_without_strategy,
+    steps_begun,
+)
+
+_IN_MEMORY = "/dev/shm"  # Linux' folder of files that are on no disk
+
+
+@dataclasses.dataclass(frozen=True)
+class Starter:
+    """What every attempt of a run has in common.
+
+    Attributes:
+      options: The options of the run.
+      command: The resolved command of each rank.
+      environ: The launcher's environment.
+      mpi: MPI's launcher, if it starts the ranks.
+      received: The signals to the launcher.
+      sink: Where the ranks' output goes.
+      end: The monotonic time at which the limit ends the run.
+    """
+
+    options: RunOptions
+    command: Sequence[str]
+    environ: Mapping[str, str]
+    mpi: Mpiexec | None
+    received: ReceivedSignals
+    sink: Sink
+    end: float
+
+
+def attempt(
+    starter: Starter,
+    group: RankGroup,
+    reserved: ReservedPorts,
+    secret: str,
+    environ: Mapping[str, str],
+    order: Callable[[], Order | None] | None = None,
+) -> Attempt:
+    """Starts the ranks once, and waits for all.
+
+    Args:
+      starter: What every attempt has in common.
+      group: The ranks.
+      reserved: The ports of this host's ranks, released when these start.
+      secret: The secret of the ranks.
+      environ: What each rank gets beside the launcher's environment.
+      order: Asked once a second what the ranks are to do; an order to stop waits until they can.
+
+    Raises:
+      TooManyRanksError: The system gives no more processes, files or threads.
+      OSError: A folder cannot be written.
+    """
+    began, began_at = time.monotonic(), time.time()
+    options, mpi, ranks = starter.options, starter.mpi, group.ranks
+    environ = {**starter.environ, **environ}
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(temporary_folder())
+        in_memory = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None
+        memory = stack.enter_context(temporary_folder(in_memory)) if mpi is not None else ""
+        logs = {} if options.log_dir is None else open_logs(options.log_dir, ranks)
+        for each in logs.values():
+            stack.callback(each.close)
+        devices = options.devices_per_process
+        added = {
+            rank: rank_environment(group, rank, devices, folder, secret=secret) for rank in ranks
+        }
+        reserved.release()
+        started: list[RankProcess] = []  # the ranks, and MPI's launcher
+        streams: dict[int, tuple[RankStream, RankStream]] = {}
+        try:
+            for process in _starting(starter.command, added, environ, mpi, folder, memory):
+                started.append(process)
+                stack.callback(process.close)
+                streams[process.rank] = _shown(process, starter.sink, logs)
+        except (OSError, RuntimeError) as error:
+            # Their output ends before the pipes are closed, from which threads read.
+            for process in started:
+                process.send(signal.SIGKILL)
+            for stream in itertools.chain(*streams.values()):
+                stream.finish()
+            raise _too_many(options, len(streams), error) from error
+
+        def describe(process: RankProcess) -> Failure:
+            assert process.returncode is not None
+            said = streams[process.rank][1].said()
+            return Failure(process.rank, process.returncode, process.ended_at, said)
+
+        def absent(ended: Sequence[int]) -> list[int]:
+            without = ranks_without_strategy(folder, ranks)
+            waits = set(ranks_that_wait(folder, ranks)) - set(ended)
+            return [rank for rank in ended if rank in without] if waits else []
+
+        def ordered() -> Order | None:
+            found = order() if order is not None else None
+            return None if found is Order.STOP and not can_stop(folder, ranks) else found
+
+        of_ranks = started[: len(ranks)]
+        launcher = started[-1] if mpi is not None else None
+        step_timeout = options.step_timeout_seconds
+        hangs = Hangs(folder, ranks, group.world_size, step_timeout)
+        outcome = Supervisor(
+            of_ranks,
+            starter.received,
+            describe,
+            absent,
+            starter.end,
+            launcher,
+            None if order is None else ordered,
+            hangs.found if step_timeout or group.world_size == 1 else None,
+        ).supervise()
+        for stream in itertools.chain(*streams.values()):
+            stream.finish()
+        stopped = tuple(rank.rank for rank in of_ranks if rank.stopped)
+        by_us = outcome.resized and not outcome.elsewhere
+        asked = -STOPPING[0]
+        missed = tuple(rank.rank for rank in of_ranks if by_us and rank.returncode == asked)
+        outcome = dataclasses.replace(outcome, stopped=stopped, missed=missed)
+        failures = {rank.rank: describe(rank) for rank in of_ranks if rank.failed}
+        if launcher is not None and outcome.launcher_first:
+            failures[MPI_LAUNCHER] = describe(launcher)
+        code, message = verdict(options, outcome, failures, folder, group)
+        return Attempt(
+            code,
+            message,
+            outcome,
+            time.monotonic() - began,
+            group.world_size,
+            tuple(ranks_without_strategy(folder, outcome.failed)),
+            steps_begun(folder, ranks),
+            group.first,
+            all(failures[rank].is_consequence for rank in outcome.failed),
+            began_at,
+            log_dir(folder, ranks),
+        )
+
+
+def _starting(
+    command: Sequence[str],
+    added: Mapping[int, Mapping[str, str]],
+    environ: Mapping[str, str],
+    mpi: Mpiexec | None,
+    folder: str,
+    memory: str,
+) -> Iterator[RankProcess]:
+    """Yields each rank when it is started; under MPI when it is expected, and then the launcher."""
+    for rank, own in added.items():
+        if mpi is None:
+            yield start(rank, command, {**environ, **own})
+        else:
+            yield expect(rank, folder, own)
+    if mpi is not None:
+        all_ranks = words(mpi, len(added), folder, command)
+        yield start(MPI_LAUNCHER, all_ranks, environment(environ, memory))
+
+
+def _shown(
+    process: RankProcess, sink: Sink, logs: Mapping[int, Outlet]
+) -> tuple[RankStream, RankStream]:
+    """Begins to pass on a process' standard output and standard error."""
+    label = "mpiexec" if process.rank == MPI_LAUNCHER else str(process.rank)
+    log = logs.get(process.rank)
+    in_output, in_errors = library_lines.hidden_ones(os.environ)
+    output = RankStream(label, process.stdout, sink, sink.stdout, log, in_output)
+    errors = RankStream(label, process.stderr, sink, sink.stderr, log, in_errors)
+    output.start()
+    try:
+        errors.start()
+    except RuntimeError:  # no thread can be had
+        process.send(signal.SIGKILL)
+        output.finish()
+        raise
+    return output, errors
+
+
+def _too_many(options: RunOptions, started: int, error: Exception) -> TooManyRanksError:
+    return TooManyRanksError(
+        f"`-n` must not exceed the processes and open files that the system allows; received "
+        f"{options.ranks}, and after {started} ranks of this host no other could be started: "
+        f"{getattr(error, 'strerror', None) or error}; do `-n {max(1, started)}`, or raise the "
+        "limits (`ulimit -n`, `ulimit -u`).",
+        started,
+    )

@@ -1,0 +1,161 @@
+"""A whole run of `tfdp run`, from the options to the exit code."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from tfdp.cluster import secret
+from tfdp.cluster.launch.attempt import Starter, attempt
+from tfdp.cluster.launch.attempt_log import keep
+from tfdp.cluster.launch.gpu_shares import gpu_shares
+from tfdp.cluster.launch.mpiexec import fitting_mpiexec, one_line
+from tfdp.cluster.launch.nodes.node_attempts import attempts_on_nodes
+from tfdp.cluster.launch.output import Sink
+from tfdp.cluster.launch.places import Places, look_up, wait_for_places
+from tfdp.cluster.launch.rank_command import resolve
+from tfdp.cluster.launch.rank_start import (
+    RankGroup,
+    ReservedPorts,
+    TooManyRanksError,
+    rank_environment,
+)
+from tfdp.cluster.launch.restarting import (
+    RESTART_COUNT,
+    Attempt,
+    Restarts,
+    announcement,
+    same_step,
+    summary,
+)
+from tfdp.cluster.launch.run_options import RunOptions
+from tfdp.cluster.launch.supervision import Order, ReceivedSignals
+from tfdp.cluster.launch.verdict import EndedError, stopped_by
+from tfdp.cluster.mpi import without_rank
+from tfdp.cluster.mpi_installation import Mpiexec
+
+
+def run(options: RunOptions) -> int:
+    """Starts the ranks, waits for all, and says on standard error what went wrong.
+
+    After a failure all ranks start again, if the options leave restarts; with `-n MIN:MAX` as many
+    as there are places for then.
+
+    Returns:
+      0 if every rank ended with 0, in the last attempt. Else the exit code of the rank that failed
+      first; 75 if a signal stopped the training after a checkpoint; 128 + the signal if a signal
+      killed that rank or the launcher; 124 where the limit ended the run; 1 if a rank ended with 0
+      and made no strategy: it trained alone, or others waited for it; 1 where fewer than MIN ranks
+      could be had.
+
+    Raises:
+      CommandError: There is no such command; nothing was started.
+      TooFewGPUsError: There are fewer GPUs than the ranks need.
+      DiscoveryError: The command of `--discover` says no number.
+      ClusterError: MPI is to start the ranks, and is not installed as that needs; or the launchers
+        of several hosts have not the same secret.
+      OSError: A folder cannot be written, or the system gives no process or port.
+    """
+    command = resolve(options.command)
+    # A rank that is started here has no place among those of an `mpirun` around `tfdp run`.
+    environ = without_rank(os.environ)
+    mpi = fitting_mpiexec(command, environ) if options.engine == "mpi" else None
+    if options.dry_run:
+        gpus = gpu_shares(options, environ)
+        with ReservedPorts(len(gpus)) as reserved:
+            _print_plan(options, command, RankGroup.of_this_host(reserved.ports, gpus), mpi)
+        return 0
+    end = time.monotonic() + (options.timeout_seconds or float("inf"))
+    with ReceivedSignals() as received:
+        sink = Sink(sys.stdout.buffer, sys.stderr.buffer, received.broken)
+
+        def say(message: str) -> None:
+            if message:
+                line = f"tfdp run: {message}\n"
+                sink.write(sink.stderr, [line.encode(errors="backslashreplace")])
+
+        attempts: list[Attempt] = []
+        starter = Starter(options, command, environ, mpi, received, sink, end)
+        try:
+            with Places(options, environ, say, lambda: look_up(starter)) as places:
+                make = _attempts if options.nodes is None else attempts_on_nodes
+                make(starter, places, attempts, say)
+            code = attempts[-1].code
+            say(attempts[-1].message)
+            say(same_step(attempts))
+        except EndedError as error:
+            code = error.code
+            say(str(error))
+        say(summary(attempts))
+        return code
+
+
+def _attempts(
+    starter: Starter, places: Places, attempts: list[Attempt], say: Callable[[str], None]
+) -> None:
+    """Starts the ranks until no other attempt is to follow, and keeps each attempt in the list.
+
+    Raises:
+      EndedError: The run ends between two attempts.
+    """
+    options = starter.options
+    restarts = Restarts(options.max_restarts, options.restart_window_seconds)
+    while True:
+        gpus = wait_for_places(starter, places, say)
+        try:
+            attempts.append(_attempt(starter, places, gpus, len(attempts)))
+        except TooManyRanksError as error:
+            if not places.can_do_with(error.started):
+                raise
+            say(f"{error} {places.could_not_start(error.started)}")
+            look_up(starter)
+            continue
+        last = attempts[-1]
+        say(keep(last))
+        if last.resized:
+            say(last.message)
+            continue
+        pause = restarts.pause() if last.failed else None
+        if pause is None or time.monotonic() + pause >= starter.end:
+            return
+        say(last.message)
+        say(same_step(attempts))
+        say(places.learn(last))
+        say(announcement(pause, restarts.left))
+        number = starter.received.within(pause)
+        if number is not None:
+            raise stopped_by(number)
+
+
+def _attempt(starter: Starter, places: Places, gpus: Sequence[str | None], number: int) -> Attempt:
+    """Starts so many ranks on this host, and waits for them."""
+
+    def order() -> Order | None:
+        return Order.STOP if places.wants_another_number(len(gpus)) else None
+
+    with ReservedPorts(len(gpus)) as reserved:
+        group = RankGroup.of_this_host(reserved.ports, gpus)
+        added = {RESTART_COUNT: str(number)}
+        changes = starter.options.discover is not None
+        return attempt(starter, group, reserved, secret.made(), added, order if changes else None)
+
+
+def _print_plan(
+    options: RunOptions, command: Sequence[str], group: RankGroup, mpi: Mpiexec | None
+) -> None:
+    """Prints for each rank the line that a shell would run; under MPI one line for all."""
+    print("# Each rank also gets TFDP_RUN_STATUS, a temporary folder made at the start,")
+    print("# and TFDP_SECRET, by which they know each other, and TFDP_RESTART_COUNT=0.")
+    lines = []
+    for rank in group.ranks:
+        added = rank_environment(group, rank, options.devices_per_process)
+        lines.append(["env", *(f"{name}={value}" for name, value in sorted(added.items()))])
+        lines[-1] += command
+    if mpi is not None:
+        print(f"# all ranks\n{shlex.join(one_line(mpi, lines))}")
+        return
+    for rank, line in enumerate(lines, group.first):
+        print(f"# rank {rank}\n{shlex.join(line)}")

@@ -1,0 +1,1 @@
+"""What moves between replicas: engines, collectives made of them, protocols to ask for them."""

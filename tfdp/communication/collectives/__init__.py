@@ -1,0 +1,37 @@
+"""Sums and gathers between replicas, made of an engine's primitives, and the processes' board."""
+
+from tfdp.communication.collectives import summable, text_rows
+from tfdp.communication.collectives.agreement import CollectiveAgreement
+from tfdp.communication.collectives.cluster_processes import (
+    STOP_TRAINING,
+    ClusterProcesses,
+    join,
+    joined,
+)
+from tfdp.communication.collectives.engine_choice import EngineChoice, check_name, choose
+from tfdp.communication.collectives.payloads import Compress, CompressBucket, Transport
+from tfdp.communication.collectives.probing import Probe
+from tfdp.communication.collectives.reducer import Reducer
+from tfdp.communication.collectives.runtime import global_seed
+from tfdp.communication.collectives.slices import Value, map_values
+
+__all__ = [
+    "STOP_TRAINING",
+    "ClusterProcesses",
+    "CollectiveAgreement",
+    "Compress",
+    "CompressBucket",
+    "EngineChoice",
+    "Probe",
+    "Reducer",
+    "Transport",
+    "Value",
+    "check_name",
+    "choose",
+    "global_seed",
+    "join",
+    "joined",
+    "map_values",
+    "summable",
+    "text_rows",
+]

@@ -1,0 +1,78 @@
+"""What processes that meet on a board tell each other: see `ProcessGroup`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tfdp.base import threads
+from tfdp.cluster.control_channel import ControlChannel, Post
+from tfdp.communication.collectives import random_states, streaming
+from tfdp.errors import RankMismatchError
+
+
+class Meetings:
+    """The part of a `ProcessGroup` in which processes meet, on the board that they share.
+
+    Attributes:
+      rank: The rank of this process.
+      world_size: The number of processes.
+      board: The board of this process.
+    """
+
+    rank: int
+    world_size: int
+    board: ControlChannel
+
+    @property
+    def said_by(self) -> str:
+        """The beginning of errors that must name the rank."""
+        return f"Rank {self.rank}: "
+
+    def barrier(self, subject: str) -> None:
+        """Waits until all ranks have come to the same call on `subject`."""
+        self.board.barrier(subject)
+
+    def from_first(self, subject: str, value: object = None, payload: bytes = b"") -> Post:
+        """Returns rank 0's post on `subject`; all ranks must call it, and rank 0 does not wait."""
+        return self.board.from_first(subject, value, payload)
+
+    def all_gather(self, subject: str, value: object = None, payload: bytes = b"") -> list[Post]:
+        """Returns every rank's post on `subject`, in the order of ranks."""
+        return self.board.all_gather(subject, value, payload)
+
+    def post(self, key: str, value: object) -> None:
+        """Tells all ranks a value (JSON) under a key, without waiting."""
+        self.board.post(key, value)
+
+    def posted(self, key: str) -> dict[int, Post]:
+        """Returns what ranks told under a key so far, by rank."""
+        return self.board.posted(key)
+
+    def wait_for_posts(self, key: str) -> dict[int, Post]:
+        """Waits until all ranks have told a value under a key, and returns them by rank."""
+        return self.board.wait(key, range(self.world_size), key, keep=True)
+
+    def bring_to_first(self, key: str, payload: bytes) -> list[bytes]:
+        """Returns on rank 0 all ranks' payloads: see `streaming`."""
+        return streaming.bring_to_first(self.board, key, payload)
+
+    def compare(self, subject: str, options: Mapping[str, object]) -> None:
+        """Waits for all ranks' `options` (JSON) and compares them.
+
+        Raises:
+          RankMismatchError: Names the option, the rank and both values.
+        """
+        for rank, post in enumerate(self.board.all_gather(subject, options)):
+            others = post.value
+            for option in sorted({*options, *others}):
+                if options.get(option) != others.get(option):
+                    raise RankMismatchError(
+                        f"Rank {self.rank}: {subject} must be alike on all ranks, but {option} is "
+                        f"{options.get(option)!r} on rank {self.rank} and {others.get(option)!r} "
+                        f"on rank {rank}. Give all ranks the same script and data."
+                        f"{threads.hint()}"
+                    )
+
+    def adopt_random_states(self) -> None:
+        """Adopts rank 0's random states of Python and NumPy; all ranks must call it."""
+        random_states.adopt_states(self.board)

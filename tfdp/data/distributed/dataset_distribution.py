@@ -1,0 +1,250 @@
+"""The input of the strategy's inner part: TensorFlow calls it to distribute datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.communication.replicas import ProcessGroup
+from tfdp.data.distributed import batch_sharding, dataset_functions, shard_dataset
+from tfdp.data.distributed._tensorflow import (
+    DistributedIterator,
+    MirroredExtended,
+    get_distributed_dataset,
+    get_distributed_datasets_from_function,
+    regroup,
+)
+from tfdp.data.distributed.shard_dataset import ShardDataset
+from tfdp.data.distributed.shard_iterator import plain_iterator
+from tfdp.data.distributed.turn_iterator import TurnIterator
+from tfdp.data.feed import AbstractFeed
+
+
+class DatasetDistribution(MirroredExtended):
+    """The part of `DataParallelExtended` that makes the replicas' input.
+
+    Attributes:
+      processes: All processes.
+    """
+
+    processes: ProcessGroup
+    _input_workers_devices: Any
+
+    @property
+    def in_cluster(self) -> bool:
+        """Whether other processes read shares too; iterators then compare how far they are."""
+        return self.processes.world_size > 1
+
+    @property
+    def _ranks(self) -> range:
+        return range(self.first_rank, self.first_rank + len(self.worker_devices))
+
+    def _make_input_context(self) -> tf.distribute.InputContext:
+        return tf.distribute.InputContext(
+            num_input_pipelines=self.processes.world_size,
+            input_pipeline_id=self.processes.rank,
+            num_replicas_in_sync=self._num_replicas_in_sync,
+        )
+
+    def _input_workers_with_options(self, options: Any = None) -> Any:
+        # TensorFlow's method would keep what it makes for PER_REPLICA for all later datasets.
+        before = self._input_workers_devices
+        try:
+            return super()._input_workers_with_options(options)
+        finally:
+            self._input_workers_devices = before
+
+    def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
+        dataset_functions.check_per_worker(options)
+        distributed = self._distribute_dataset(dataset, options)
+
+        def mapped(fn: Callable[..., Any], key: Any) -> Any:
+            of_feed = isinstance(dataset, AbstractFeed)
+            own = dataset.with_share_fn(fn, key) if of_feed else dataset.map(fn)
+            return self._experimental_distribute_dataset(own, options)
+
+        distributed.mapped = mapped
+        return distributed
+
+    def _distribute_dataset(self, dataset: Any, options: Any) -> Any:
+        if isinstance(dataset, AbstractFeed):
+            return self._distribute_feed(dataset, options)
+        batch_sharding.warn_if_small(batch_sharding.declared_size(dataset), self.num_replicas)
+        divided = self._divided(dataset)
+        if divided is not None:
+            return self._distribute(divided, dataset, options)
+        if not (self.in_cluster and isinstance(dataset, tf.data.Dataset)):
+            dataset = batch_sharding.without_autotuning(dataset)
+            if self.num_replicas == 1 and isinstance(dataset, tf.data.Dataset):
+                workers = self._input_workers_with_options(options)
+                dataset, options = shard_dataset.read_by_one_iterator(dataset, workers, options)
+                workers = self._input_workers_with_options(options)
+                strategy = self._container_strategy()
+                return get_distributed_dataset(dataset, workers, strategy, options=options)
+            return super()._experimental_distribute_dataset(dataset, options)
+        # Elements that are no batches go to the replicas in turn, whole.
+        size, world_size = self.processes.local_size, self.processes.world_size
+        numbered = dataset.enumerate().filter(
+            lambda index, _: index // size % world_size == self.processes.rank
+        )
+        distributed = get_distributed_dataset(
+            batch_sharding.without_autotuning(numbered.map(lambda _, element: element)),
+            self._input_workers_with_options(options),
+            self._container_strategy(),
+            options=options,
+        )
+        self._end_together(dataset)
+        elements = dataset.cardinality().numpy()
+        distributed._cardinality = batch_sharding.rounds(elements, self.num_replicas)
+        # The last round may not reach every rank.
+        distributed._enable_get_next_as_optional = True
+        return distributed
+
+    def _distribute_feed(self, feed: AbstractFeed, options: Any) -> Any:
+        """Lets each process read for its own replicas.
+
+        Raises:
+          RankMismatchError: The ranks' pipelines differ, or are not equally far.
+        """
+        if self.in_cluster:
+            self.processes.compare(
+                "a pipeline (make it alike on all ranks; each reads its own replicas' examples)",
+                feed.alike_on_all_ranks(),
+            )
+            if self.processes.rank == 0:
+                feed.say_what_is_read(self.processes.world_size)
+        batch_sharding.warn_if_small(feed.global_batch_size, self.num_replicas)
+        return shard_dataset.distribute(
+            feed,
+            self._input_workers_with_options(options),
+            self._container_strategy(),
+            batch_sharding.without_autotuning(feed.cuts(self._num_replicas_in_sync, self._ranks)),
+            options,
+        )
+
+    def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
+        of_replicas = dataset_functions.are_of_replicas(options)
+        contexts = (
+            dataset_functions.contexts_of_replicas(self._ranks, self._num_replicas_in_sync)
+            if of_replicas
+            else [self._make_input_context()]
+        )
+        datasets: dict[int, Any] = {}
+
+        def dataset_of(context: tf.distribute.InputContext) -> Any:
+            made = datasets[context.input_pipeline_id] = dataset_fn(context)
+            return batch_sharding.without_autotuning(made)
+
+        distributed = get_distributed_datasets_from_function(
+            dataset_of,
+            self._input_workers_with_options(options),
+            contexts,
+            self._container_strategy(),
+            options,
+        )
+        if not self.in_cluster:
+            # After an error on one device the other devices find the end, which must not be taken
+            # for the end of the data.
+            distributed._enable_get_next_as_optional = self._num_replicas_in_sync > 1
+            distributed._cardinality = dataset_functions.rounds_of(
+                datasets.values(), self.num_replicas // len(contexts)
+            )
+        elif distributed._cardinality != tf.data.INFINITE_CARDINALITY:
+            # Other ranks may have more elements: all ranks go on until no rank has any.
+            distributed._cardinality = tf.data.UNKNOWN_CARDINALITY
+
+        def mapped(fn: Callable[..., Any], key: Any) -> Any:
+            return self._distribute_datasets_from_function(
+                lambda context: datasets[context.input_pipeline_id].map(fn), options
+            )
+
+        distributed.mapped = mapped
+        return distributed
+
+    def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
+        contexts = [
+            tf.distribute.experimental.ValueContext(rank, self._num_replicas_in_sync)
+            for rank in self._ranks
+        ]
+        return regroup([value_fn(context) for context in contexts], always_wrap=True)
+
+    def cuts(self, iterator: Any) -> Any:
+        """Returns the iterator as Keras' step takes it: of `BatchShard`s for several replicas."""
+        known = getattr(iterator, "cuts", None)
+        if known is not None or not isinstance(iterator, DistributedIterator):
+            return iterator if known is None else known
+        if self.num_replicas == 1:
+            return plain_iterator(iterator)
+        iterator.cuts = TurnIterator.over(iterator)
+        return iterator.cuts
+
+    def _divided(self, dataset: Any) -> tf.data.Dataset | None:
+        return batch_sharding.divide_dataset(
+            dataset, self._num_replicas_in_sync, self._ranks, with_fingerprints=self.in_cluster
+        )
+
+    # ---- TensorFlow 1
+
+    def _make_dataset_iterator(self, dataset: Any) -> Any:
+        self._refuse_in_cluster(
+            "make_dataset_iterator(dataset)", "experimental_distribute_dataset(dataset)"
+        )
+        return super()._make_dataset_iterator(dataset)
+
+    def _make_input_fn_iterator(self, input_fn: Any, **options: Any) -> Any:
+        fix = "distribute_datasets_from_function(input_fn)"
+        self._refuse_in_cluster("make_input_fn_iterator(input_fn)", fix)
+        return super()._make_input_fn_iterator(input_fn, **options)
+
+    def _refuse_in_cluster(self, name: str, instead: str) -> None:
+        if self.in_cluster:
+            raise NotImplementedError(
+                f"{self.processes.said_by}in several processes each must read its own shares, but "
+                f"`{name}` of TensorFlow 1 reads the same ones in all of them. Iterate over "
+                f"`strategy.{instead}`."
+            )
+
+    def _configure(self, session_config: Any = None, cluster_spec: Any = None, *task: Any) -> None:
+        if cluster_spec:
+            raise NotImplementedError(
+                "A strategy must know its cluster when it is made, but `configure` was given "
+                "`cluster_spec`. Use tfdp.DataParallelStrategy(cluster_resolver=resolver)."
+            )
+        super()._configure(session_config)
+
+    def _distribute(self, divided: tf.data.Dataset, dataset: tf.data.Dataset, options: Any) -> Any:
+        distributed = ShardDataset.of(
+            batch_sharding.without_autotuning(divided),
+            self._input_workers_with_options(options),
+            self._container_strategy(),
+            options,
+        )
+        # The cardinality counts global batches, as the user does.
+        distributed._cardinality = dataset.cardinality().numpy()
+        if self._end_together(dataset):
+            # Each batch has a share for every replica: no step need ask which replica has one left.
+            distributed._enable_get_next_as_optional = False
+        return distributed
+
+    def _end_together(self, dataset: tf.data.Dataset) -> bool:
+        """Returns whether all ranks have as many batches; compares what the ranks declare of them.
+
+        Raises:
+          RankMismatchError: The ranks' batches differ in number or kind.
+        """
+        if not self.in_cluster:
+            return True
+        size = int(dataset.cardinality().numpy())
+        elements = [
+            f"{type(spec).__name__} {getattr(spec, 'dtype', None)} {spec.shape[1:]}"
+            if getattr(spec, "shape", None)
+            else str(spec)
+            for spec in tf.nest.flatten(dataset.element_spec)
+        ]
+        self.processes.compare(
+            "a dataset (each rank takes its share of every global batch: do not shard it by rank)",
+            {"elements": elements, "number of batches (-1 endless, -2 unknown)": size},
+        )
+        return size != tf.data.UNKNOWN_CARDINALITY

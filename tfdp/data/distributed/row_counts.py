@@ -1,0 +1,95 @@
+"""The lengths of the leaves of an element, each of which is cut by its own number of rows.
+
+In semi-supervised training a batch of labelled examples comes beside one of more that have no
+label; a graph of nodes has another number of edges. Most leaves, though, have one length, which
+tracing may not know: these are taken for one batch, as long as that is so when the step runs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfdp.base.batch_shards import share_place
+from tfdp.communication.replicas import BatchShard, TurnBatchShard, of_replica, rows_of
+
+
+class RowCounts(NamedTuple):
+    """The lengths of the leaves that are cut.
+
+    Attributes:
+      known: What tracing knows of each, None where it is nothing; None: all have one length.
+      numbers: The lengths, int32; one where all have that.
+      of_turns: The numbers of examples of all replicas, int32, where each reads its own examples;
+        None: they follow from the lengths.
+    """
+
+    known: tuple[int | None, ...] | None
+    numbers: tf.Tensor
+    of_turns: tf.Tensor | None = None
+
+    @classmethod
+    def of(cls, cut: BatchShard) -> RowCounts:
+        """Returns the lengths of which a replica's `BatchShard`, or that of all, tells."""
+        place, lengths = tf.nest.map_structure(
+            functools.partial(of_replica, 0), (cut.place, cut.lengths)
+        )
+        with tf.device("CPU:0"):
+            if isinstance(cut, TurnBatchShard):
+                return cls(None, tf.cast(place[3:4], tf.int32), tf.cast(place[4:], tf.int32))
+            if not lengths:
+                return cls(None, tf.cast(place[3:4], tf.int32))
+            ((text, numbers),) = lengths.items()
+            known = tuple(int(each) if each else None for each in text.split(","))
+            return cls(known, tf.cast(numbers, tf.int32))
+
+    @property
+    def are_known(self) -> bool:
+        """Whether tracing knows which leaves are of one batch."""
+        return self.known is None or None not in self.known[1:]
+
+    def batches(self, count: int) -> tuple[int, ...]:
+        """Returns of each of `count` leaves the number of its batch.
+
+        Those of unknown lengths are taken for the batch of the first leaf, see `are_as_taken`.
+        """
+        if self.known is None:
+            return (0,) * count
+        numbers: dict[int | None, int] = {self.known[0]: 0}
+        return tuple(
+            0 if length is None else numbers.setdefault(length, len(numbers))
+            for length in self.known
+        )
+
+    def are_as_taken(self) -> tf.Tensor:
+        """Returns whether the leaves that are taken for one batch have one length."""
+        assert self.known is not None
+        unknown = [index for index, length in enumerate(self.known) if length is None]
+        with tf.device("CPU:0"):
+            return tf.reduce_all(tf.gather(self.numbers, unknown) == self.numbers[0])
+
+    def counts(self, count: int, num_replicas: int) -> tf.Tensor:
+        """Returns for each batch of `count` leaves a row, the numbers of the replicas' examples."""
+        with tf.device("CPU:0"):
+            if self.of_turns is not None:
+                return self.of_turns[tf.newaxis]
+            batches = self.batches(count)
+            first = [batches.index(each) for each in range(len(set(batches)))]
+            lengths = tf.gather(self.numbers, tf.constant(first, tf.int32))[:, tf.newaxis]
+            return share_place(lengths, num_replicas, tf.range(num_replicas))[1]
+
+    def when_run(self) -> RowCounts:
+        """Returns the lengths in a step that runs, where all are known."""
+        return self._replace(known=tuple(self.numbers.numpy().tolist()))
+
+
+def told(leaves: Sequence[Any]) -> dict[str, tf.Tensor] | None:
+    """Returns `BatchShard.lengths` of whole leaves; None if they are known to have one length."""
+    known = [None if leaf.shape.rank is None else leaf.shape[0] for leaf in leaves]
+    if len(leaves) == 1 or (None not in known and len(set(known)) == 1):
+        return None
+    text = ",".join("" if length is None else str(length) for length in known)
+    return {text: tf.stack([rows_of(leaf) for leaf in leaves])}

@@ -1,0 +1,127 @@
+"""Compressed sums of gradients of which each replica gets its part, for `shard`.
+
+Gradients are summands until an optimizer that is at work uses them, as with whole sums: after it
+has decided not to skip the step, and unscaled, for what the compression keeps of them has no scale.
+Then code of the replicas' own exchanges those that the compression takes and whose variables are
+cut; the parts of all others are summed as they are. Each window is compressed once, when it ends,
+or each of its gradients, where windows are of parts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.base.sharding import Sharding
+from tfdp.communication.replicas import Value
+from tfdp.compression import UpdateCompression
+from tfdp.keras import program_recording, step_recording
+from tfdp.keras._keras import BaseOptimizer, iterations_of_optimizer
+from tfdp.keras.optimizer.compressed_updates import made_dense, sums_of_taken, takes
+from tfdp.keras.optimizer.compression_slots import make_slots
+from tfdp.keras.optimizer.per_replica_updates import PerReplicaUpdates, call
+from tfdp.keras.optimizer.sharded_updates import ShardedUpdates, cut_for
+from tfdp.keras.optimizer.update_protocol import accumulates, outermost
+from tfdp.keras.replica_step import ReplicaStep
+
+
+class CompressedParts(PerReplicaUpdates, ShardedUpdates):
+    """Each replica gets its part of compressed sums, where the variable can be cut.
+
+    Args:
+      of_windows: Whether what is accumulated is cut as well; else windows are summed at their ends.
+      compression: A compression that sums parts.
+    """
+
+    def __init__(self, of_windows: bool, compression: UpdateCompression) -> None:
+        super().__init__(of_windows)
+        self._compression = compression
+
+    @contextlib.contextmanager
+    def building(self, optimizer: BaseOptimizer, variables: Sequence[Any]) -> Iterator[None]:
+        """Cuts what the optimizer keeps, and makes what the compression does."""
+        with super().building(optimizer, variables):
+            yield
+        make_slots(optimizer)
+
+    def reaching(
+        self, optimizer: BaseOptimizer, gradients: list[Value | None], variables: Sequence[Any]
+    ) -> contextlib.AbstractContextManager[list[Value | None]]:
+        """Leaves gradients as they are: they are summands until the optimizer uses them."""
+        return contextlib.nullcontext(gradients)
+
+    def accumulated(
+        self, optimizer: BaseOptimizer, gradients: list[Value | None], variables: Sequence[Any]
+    ) -> list[Value | None]:
+        """Sums the parts of what a window of parts accumulates."""
+        if not self._has_windows_of_parts():
+            return gradients
+        return self._summed(optimizer, gradients, variables, is_update=False)
+
+    def clipped(
+        self, optimizer: BaseOptimizer, gradients: list[Value], variables: Sequence[Any]
+    ) -> list[Value | None]:
+        """Sums parts, unless they were accumulated as such."""
+        if self._has_windows_of_parts():
+            return list(gradients)
+        return self._summed(optimizer, gradients, variables, is_update=True)
+
+    def recorded(self, gradients: list[Value | None]) -> list[Value | None]:
+        """Records the update that ends a window of parts; others are recorded with their sums."""
+        return program_recording.update(gradients) if self._has_windows_of_parts() else gradients
+
+    def _has_windows_of_parts(self) -> bool:
+        return self._of_windows and accumulates(outermost())
+
+    def _summed(
+        self,
+        optimizer: BaseOptimizer,
+        gradients: Sequence[Value | None],
+        variables: Sequence[Any],
+        is_update: bool,
+    ) -> list[Value | None]:
+        others: list[Value | None] = list(
+            made_dense(self._compression, optimizer, gradients, variables)
+        )
+        places, cuts, given = [], [], []
+        for index, (gradient, variable) in enumerate(zip(others, variables, strict=True)):
+            cut = cut_for(optimizer, variable)
+            if cut is not None and takes(optimizer, gradient, variable):
+                places.append(index)
+                cuts.append(cut)
+                given.append(gradient)
+                others[index] = None
+
+        def parts(step: ReplicaStep, values: list[Value], are_own: list[bool]) -> list[Value]:
+            update = tf.cast(values.pop(), tf.int32)
+            own = [index for index in range(len(values)) if are_own[index]]
+            with step_recording.watching_buckets(of_update=is_update) as watch:
+                sums = sums_of_taken(
+                    step,
+                    optimizer,
+                    [values[index] for index in own],
+                    [variables[places[index]] for index in own],
+                    update,
+                    watch,
+                    [cuts[index] for index in own],
+                )
+            for index, (value, cut) in enumerate(zip(values, cuts, strict=True)):
+                values[index] = sums.pop(0) if are_own[index] else _part(step, value, cut)
+            return values
+
+        number = tf.convert_to_tensor(iterations_of_optimizer(optimizer))
+        sums = call([*given, number], parts, lambda values: values[:-1], cuts=cuts)
+        found = self._marked(optimizer, others, variables)
+        for index, total in zip(places, sums, strict=True):
+            found[index] = total
+        return found
+
+
+def _part(step: ReplicaStep, whole: Value, cut: Sharding) -> Value:
+    """Returns the replica's part of what all have alike."""
+    begin = tf.gather(tf.constant(cut.bounds), step.replica_id)
+    size = tf.gather(tf.constant(cut.bounds), step.replica_id + 1) - begin
+    return tf.gather(whole, begin + tf.range(size), axis=cut.axis)

@@ -1,0 +1,175 @@
+"""The step: what a replica knows while it runs a replica function, kept by thread."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.base.recording import Watch, meeting
+from tfdp.communication.replicas import Replicas, Trace, Value, one_device
+from tfdp.keras._tensorflow import strategy_of_context, thread_mode
+
+_thread = threading.local()
+
+
+@dataclasses.dataclass
+class StrategyState:
+    """The adapter's state of a strategy, kept as its `adapter_state` as long as it lives.
+
+    Attributes:
+      warned_about: The subjects that were warned about.
+    """
+
+    warned_about: set[str] = dataclasses.field(default_factory=set)
+
+
+@dataclasses.dataclass
+class Unseeded:
+    """The seed generator of draws without a seed, shared by the replicas.
+
+    Keras keeps the generator by thread, and each replica runs in a thread of its own.
+
+    Attributes:
+      generator: A `keras.random.SeedGenerator`; None before the first draw without a seed.
+    """
+
+    generator: Any = None
+
+
+class Phase(enum.Enum):
+    """The activity of a replica, as far as hooks depend on it. Phases nest; the innermost counts.
+
+    Attributes:
+      PROGRAM: The program's own code, and Keras' around it.
+      UPDATE: A write of an optimizer's, or of a round's end.
+      SEED: The step of a random generator to its next seed.
+      WRITE: A write of one value that all replicas have.
+    """
+
+    PROGRAM = enum.auto()
+    UPDATE = enum.auto()
+    SEED = enum.auto()
+    WRITE = enum.auto()
+
+
+@dataclasses.dataclass
+class ReplicaStep:
+    """One replica function while it is traced, or run eagerly.
+
+    Attributes:
+      strategy: The strategy whose replica this is.
+      replicas: The strategy's replicas.
+      trace: The replica's identity, as far as Python may know it while the step is traced.
+      unseeded: The generator of draws without a seed.
+      updates: The updates that the local replicas make together, a `SummedUpdates`.
+      phase: The replica's activity; set by `during`.
+      written: Keras variables that this replica wrote by itself, each once.
+    """
+
+    strategy: tf.distribute.Strategy
+    replicas: Replicas
+    trace: Trace
+    unseeded: Unseeded
+    updates: Any
+    phase: Phase = Phase.PROGRAM
+    written: list[Any] = dataclasses.field(default_factory=list)
+
+    @property
+    def num_replicas(self) -> int:
+        """Number of replicas in all processes."""
+        return self.replicas.num_replicas
+
+    @property
+    def replica_id(self) -> tf.Tensor:
+        """The replica's number among all replicas, a scalar int32."""
+        return self.replicas.replica_id
+
+    @property
+    def of_first(self) -> tf.Tensor:
+        """Whether the replica is the first of all, a boolean scalar."""
+        return tf.equal(self.replica_id, 0)
+
+    @property
+    def updating(self) -> bool:
+        """Whether an optimizer is at work."""
+        return self.phase is Phase.UPDATE
+
+    @property
+    def writes_alike(self) -> bool:
+        """Whether what is written now has the same value on all replicas."""
+        return self.updating or self.phase in (Phase.SEED, Phase.WRITE)
+
+    @contextlib.contextmanager
+    def during(self, phase: Phase) -> Iterator[None]:
+        """Sets the replica's phase within the context."""
+        outer, self.phase = self.phase, phase
+        try:
+            yield
+        finally:
+            self.phase = outer
+
+    def note_written(self, variable: Any) -> None:
+        """Notes that this replica wrote `variable` by itself: see `variables.statistics`."""
+        if not any(known is variable for known in self.written):
+            self.written.append(variable)
+
+    def end(self) -> None:
+        """Drops the references to the strategy and its variables.
+
+        TensorFlow keeps gradient functions for ever, and with them the step and its context, which
+        would keep the strategy alive.
+        """
+        context = tf.distribute.get_replica_context()
+        strategy: Any = weakref.proxy(self.strategy)
+        strategy_of_context.set(context, strategy)
+        thread_mode(context).strategy = self.strategy = strategy
+        self.written.clear()
+        self.unseeded = Unseeded()
+
+    def sum(self, values: Sequence[Value]) -> list[Value]:
+        """Sums each value over the replicas, in as few collectives as possible; differentiable.
+
+        The step waits here for the other replicas.
+        """
+        if not values or self.num_replicas == 1:
+            return list(values)
+        with meeting(values) as sums:
+            sums += self.replicas.sum(values)
+        return sums
+
+    def sum_without_gradient(
+        self,
+        values: Sequence[Value],
+        watch: Watch | None = None,
+        compress: bool = False,
+    ) -> list[Value]:
+        """Sums values over the replicas without a gradient: see `Replicas.sum_without_gradient`."""
+        if self.num_replicas == 1 or not values:
+            return list(values)
+        return self.replicas.sum_without_gradient(values, watch=watch, compress=compress)
+
+
+def current() -> ReplicaStep | None:
+    """Returns the step of the calling replica; None outside of replica functions of tfdp."""
+    step = getattr(_thread, "step", None)
+    if step is None or one_device.is_traced() or tf.distribute.in_cross_replica_context():
+        return None
+    return step
+
+
+@contextlib.contextmanager
+def entered(step: ReplicaStep) -> Iterator[None]:
+    """Makes `step` the step of the calling thread within the context."""
+    outer = getattr(_thread, "step", None)
+    _thread.step = step
+    try:
+        yield
+    finally:
+        _thread.step = outer

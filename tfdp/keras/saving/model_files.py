@@ -1,0 +1,254 @@
+"""The hooks of Keras' saving: a file is written whole or not at all, and by rank 0 alone."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp.base.atomic_files import replacing
+from tfdp.base.hooks import hook
+from tfdp.callbacks.checkpoint.model_variables import parts
+from tfdp.communication.replicas import (
+    compiler_of,
+    is_of_tfdp,
+    processes_of,
+    replicas_of,
+    sharding_of,
+)
+from tfdp.keras._keras import io_utils, legacy_h5_format, saving_lib, strategy_of_model
+from tfdp.keras.divergent_variables import apart_of, check_round_ended
+from tfdp.keras.saving import h5_files
+
+# The path that a save under way writes to, and the path that its result will have. A hooked
+# function that is called within the save writes to the path that it is given.
+_under_way: ContextVar[tuple[str, str] | None] = ContextVar("under_way", default=None)
+
+
+@hook(saving_lib, "save_model")
+def save_model(
+    original: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Writes a `.keras` file, or a folder with `zipped=False`, whole or not at all."""
+    return _saved(
+        lambda path: original(model, path, *args, **kwargs),
+        model,
+        filepath,
+        makes_folder=not str(filepath).endswith(".keras"),
+    )
+
+
+@hook(saving_lib, "save_weights_only")
+def save_weights_only(
+    original: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Writes a `.weights.h5` file, or several with `max_shard_size`, whole or not at all."""
+    return _saved(lambda path: original(model, path, *args, **kwargs), model, filepath)
+
+
+@hook(legacy_h5_format, "save_model_to_hdf5")
+def save_model_to_hdf5(
+    original: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Writes an `.h5` file whole or not at all."""
+
+    def write(path: Any) -> Any:
+        if _under_way.get() is None:
+            return original(model, path, *args, **kwargs)
+        with h5_files.opened(path) as file:
+            return original(model, file, *args, **kwargs)
+
+    return _saved(write, model, filepath, makes_folder=True)
+
+
+@hook(keras.Model, "export")
+def export(original: Callable[..., Any], self: Any, filepath: Any, *args: Any, **kw: Any) -> Any:
+    """Writes a folder, or a file, for serving, whole or not at all."""
+    replicas = replicas_of(getattr(self, "_distribute_strategy", None))
+
+    def write(path: Any) -> Any:
+        if replicas is None:
+            return original(self, path, *args, **kw)
+        check_round_ended(self.variables, "export")
+        cut = [each.value for each in self.variables if sharding_of(each)]
+        with replicas.read_after_round(), replicas.held_whole(cut):
+            return original(self, path, *args, **kw)
+
+    return _saved(write, self, filepath, makes_folder=True, with_optimizers=False)
+
+
+@hook(io_utils, "print_msg")
+def print_msg(original: Callable[..., Any], message: Any, *args: Any, **kwargs: Any) -> Any:
+    """Names in messages the path that a save will have, in place of the one that it writes to."""
+    if (paths := _under_way.get()) is not None:
+        message = message.replace(*paths)
+    return original(message, *args, **kwargs)
+
+
+@hook(saving_lib, "get_temp_dir")
+def get_temp_dir(original: Callable[..., Any]) -> Any:
+    """Puts Keras' temporary folder beside the unfinished save, with which it is removed.
+
+    It is removed with the save even after a kill.
+    """
+    paths = _under_way.get()
+    if paths is None or paths[0] == paths[1]:
+        return original()
+    return tempfile.mkdtemp(dir=os.path.dirname(os.path.dirname(paths[0])))
+
+
+def replaced(write: Callable[[Any], Any], path: str, makes_folder: bool = False) -> None:
+    """Replaces the file or folder at `path` by a new one, once that is written whole.
+
+    On a remote file system `write` writes to `path` itself, for an upload is whole or not at all.
+
+    Args:
+      write: Writes to the path that it is called with, whose last part is that of `path`.
+      path: The file or folder to be replaced.
+      makes_folder: Whether the folder that holds `path` is made if it does not exist.
+
+    Raises:
+      OSError: The file cannot be written; the message says why, and what to do.
+    """
+    if "://" in path:
+        _write(write, path, path)
+        return
+    folder = os.path.dirname(os.path.realpath(path))
+    try:
+        if makes_folder:
+            os.makedirs(folder, exist_ok=True)
+        with replacing(path) as new, h5_files.failing_at_the_end():
+            _write(write, new, path)
+    except OSError as error:
+        raise _error(
+            error.errno,
+            f"{path!r} must be written whole, but that failed: {error.strerror or error}. "
+            f"Nothing that stood there has changed. {_fix(error.errno, folder)}",
+        ) from error
+
+
+def on_rank_0(model: Any, path: str, act: Callable[[], Any], with_optimizers: bool = True) -> None:
+    """Calls `act`, which writes `path` from the model, on rank 0, while the other ranks wait.
+
+    Args:
+      model: The model.
+      path: The file or folder.
+      act: Writes it.
+      with_optimizers: Whether it writes the state of optimizers, of which ranks may hold parts.
+
+    Raises:
+      OSError: Rank 0 could not write the file; raised on all ranks.
+    """
+    strategy: Any = strategy_of_model(model)
+    processes = processes_of(strategy)
+    if processes.world_size == 1:  # an error is raised as it is
+        act()
+        return
+    with _read_together(strategy, model, with_optimizers):
+        failed = None
+        processes.barrier(f"the saving of {os.path.basename(path)}")
+        if processes.rank == 0:
+            failed = _attempt(act)
+        reason = None if failed is None else _text(failed)
+        reason = processes.from_first("a file", reason).value
+    if isinstance(failed, OSError):
+        raise _error(failed.errno, f"Rank 0: {_text(failed)}") from failed
+    if failed is not None:
+        raise failed
+    if reason is not None:
+        raise OSError(f"{processes.said_by}rank 0 could not write {path!r}: {reason}")
+
+
+def _saved(
+    write: Callable[[Any], Any],
+    model: Any,
+    filepath: Any,
+    makes_folder: bool = False,
+    with_optimizers: bool = True,
+) -> Any:
+    ours = is_of_tfdp(getattr(model, "_distribute_strategy", None))
+    if not ours or _under_way.get() is not None or not isinstance(filepath, (str, os.PathLike)):
+        return write(filepath)
+    path = str(os.fspath(filepath))
+    act = lambda: replaced(write, path, makes_folder)  # noqa: E731
+    return on_rank_0(model, path, act, with_optimizers)
+
+
+def _write(write: Callable[[Any], Any], new: str, path: str) -> None:
+    token = _under_way.set((new, path))
+    try:
+        write(new)
+    finally:
+        _under_way.reset(token)
+
+
+@contextlib.contextmanager
+def _read_together(strategy: Any, model: Any, with_optimizers: bool) -> Iterator[None]:
+    """Has all ranks read together what rank 0 then reads alone, within the context.
+
+    Such are sums over replicas, and values of which ranks hold parts.
+    """
+    compiler, replicas = compiler_of(strategy), replicas_of(strategy)
+    with contextlib.ExitStack() as reading:
+        if compiler is not None:
+            values = [each.value for each in _variables(model, with_optimizers)]
+            reading.enter_context(compiler.at_home(values))
+        if replicas is not None:
+            summed = _summed_variables(model, with_optimizers)
+            reading.enter_context(replicas.sums_read_once(summed))
+            reading.enter_context(replicas.made_alone())
+        yield
+
+
+def _variables(model: Any, with_optimizers: bool) -> list[Any]:
+    """Returns the variables of a model, and of its optimizers, of which it may have several."""
+    variables = {id(variable): variable for variable in model.variables}
+    if with_optimizers:
+        optimizers = [each for each in parts(model) if isinstance(each, keras.optimizers.Optimizer)]
+        variables |= {id(variable): variable for one in optimizers for variable in one.variables}
+    return list(variables.values())
+
+
+def _summed_variables(model: Any, with_optimizers: bool) -> list[Any]:
+    """Returns what all replicas must read together."""
+    summed = tf.VariableSynchronization.ON_READ
+    return [
+        v.value
+        for v in _variables(model, with_optimizers)
+        if v.value.synchronization == summed or apart_of(v) or sharding_of(v)
+    ]
+
+
+def _attempt(act: Callable[[], Any]) -> Exception | None:
+    try:
+        act()
+    except Exception as error:  # whatever it is, the other ranks must not wait for it
+        return error
+    return None
+
+
+def _error(number: int | None, text: str) -> OSError:
+    return OSError(text) if number is None else OSError(number, text)
+
+
+def _text(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _fix(number: int | None, folder: str) -> str:
+    if not os.path.isdir(folder):
+        return f"Make the folder {folder!r} first."
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        free = shutil.disk_usage(folder).free / 1e6
+        return f"Free space for it ({free:.1f} MB are free in {folder!r}), or save elsewhere."
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"Allow to make and to rename files in {folder!r}, or save elsewhere."
+    return "Mend that, or save elsewhere."

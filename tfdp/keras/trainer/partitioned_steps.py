@@ -1,0 +1,218 @@
+"""Steps of Keras' trainer as one program that all replicas run together.
+
+A step is traced once, as on one device, and each replica runs a program that is derived of it, on
+its share of each batch: `strategy.partitioned`. Keras' own code fetches the batches and loops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp.base.recording import Recorder
+from tfdp.communication.engines import are_gpus
+from tfdp.communication.replicas import BatchShard, sharder_of
+from tfdp.keras import program_recording
+from tfdp.keras.divergent_variables import check_round_ended
+from tfdp.keras.trainer import batch_agreement
+
+# Where Keras keeps the functions of its methods.
+_FUNCTIONS = {
+    "fit": "train_function",
+    "evaluate": "test_function",
+    "predict": "predict_function",
+}
+
+
+def made(
+    original: Callable[..., Any], model: keras.Model, step_function: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Returns the function for `fit` and `evaluate`.
+
+    Args:
+      original: Keras' `_make_function`.
+      model: The model.
+      step_function: The step, for one device.
+    """
+    trains = step_function == model.train_step
+    recorder = Recorder.of(model) if trains else None
+    trainer = _Trainer(model, recorder, trains)
+    run, steps = original(trainer, step_function), trainer.distribute_strategy
+    strategy: Any = model.distribute_strategy
+
+    def function(iterator: Any) -> Any:
+        if not trains:
+            check_round_ended(model.variables, "evaluate")
+        with steps.calling():
+            try:
+                return run(_cuts(strategy, iterator))
+            except tf.errors.OutOfRangeError:
+                steps.end_data()
+                raise
+
+    function.recorder = recorder  # type: ignore[attr-defined]
+    function.steps = steps  # type: ignore[attr-defined]
+    return function
+
+
+def make_predict_function(original: Callable[..., Any], model: keras.Model) -> None:
+    """Makes the function for `predict`.
+
+    Args:
+      original: Keras' own `make_predict_function`.
+      model: The model, which keeps it.
+    """
+    trainer = _Trainer(model)
+    original(trainer, force=True)
+    steps = trainer.distribute_strategy
+    run = trainer.predict_function
+    strategy: Any = model.distribute_strategy
+
+    def function(batches: Any) -> Any:
+        check_round_ended(model.variables, "predict")
+        with steps.calling():
+            return run(list(_cuts(strategy, batches)))
+
+    function.steps = steps  # type: ignore[attr-defined]
+    model.predict_function = function
+
+
+def explain(model: keras.Model, method: str) -> Any:
+    """Returns what a step of a model exchanges, and why, as it was traced last.
+
+    Args:
+      model: The model.
+      method: "fit", "evaluate" or "predict".
+
+    Raises:
+      ValueError: The method was not called yet under the model's strategy, or is another one.
+    """
+    steps = steps_of(model, method)
+    found = None if steps is None else steps.explain()
+    if found is None:
+        raise ValueError(
+            f"A step must have run to be explained, but `{method}` of {model.name!r} has run none. "
+            f"Call `model.{method}` with a batch or two first, in a graph."
+        )
+    return found
+
+
+def steps_of(model: keras.Model, method: str) -> Any:
+    """Returns the step of a method, as it was made last; None: it was not.
+
+    Raises:
+      ValueError: The method is another one.
+    """
+    if method not in _FUNCTIONS:
+        raise ValueError(
+            f'`method` must be "fit", "evaluate" or "predict", but received {method!r}.'
+        )
+    return getattr(getattr(model, _FUNCTIONS[method], None), "steps", None)
+
+
+class _Trainer:
+    """A stand-in for the model, of which Keras makes a function for `fit`.
+
+    Its strategy runs a step as one program; every other attribute is the model's.
+    """
+
+    # XLA compiles what lies between a program's collectives, not Keras' function around it.
+    jit_compile = False
+
+    def __init__(
+        self, model: keras.Model, recorder: Recorder | None = None, trains: bool = False
+    ) -> None:
+        self._model = model
+        self.predict_function: Any = None
+        self.distribute_strategy = _Running(model, recorder, trains)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+class _Running:
+    """What Keras' function takes for the model's strategy: it runs steps, as on one replica."""
+
+    def __init__(self, model: keras.Model, recorder: Recorder | None, trains: bool) -> None:
+        self._model, self._recorder, self._trains = model, recorder, trains
+        self._programs: dict[Any, Any] = {}
+        # Keras' function has a loop where it runs several.
+        self._steps = model.steps_per_execution
+        self._any_program = self._strategy.partitioned(lambda: None)
+
+    @property
+    def _strategy(self) -> Any:
+        return self._model.distribute_strategy
+
+    @contextlib.contextmanager
+    def calling(self) -> Iterator[None]:
+        """Returns a context for calls of a graph that runs steps, in which errors are explained.
+
+        Raises:
+          ValueError: `steps_per_execution` was changed since the graph was made.
+        """
+        if self._model.steps_per_execution != self._steps:
+            raise ValueError(
+                f"`steps_per_execution` must stay as it was in `compile`, {self._steps}, but is "
+                f"{self._model.steps_per_execution} now. Call `compile` with another one."
+            )
+        processes = self._strategy.extended.processes
+        explained = batch_agreement.explained(self._strategy)
+        with processes.explained(), explained, self._any_program.calling():
+            try:
+                yield
+            except tf.errors.OutOfRangeError:
+                raise
+            except tf.errors.OpError as error:
+                for program in self._programs.values():
+                    error = program.naming_lines(error)
+                raise error from None
+
+    def end_data(self) -> None:
+        """Does what a step on one device has done when it finds data of unknown length at an end.
+
+        Compiled, it begins when it has a batch. On a GPU the host finds the end, and ends what the
+        GPU has not begun.
+        """
+        on_gpus = are_gpus(self._strategy.extended.worker_devices)
+        if self._model.jit_compile is not True and not on_gpus:
+            for program in self._programs.values():
+                program.write_without_arguments()
+
+    def explain(self) -> Any:
+        """Returns what the latest step exchanges; None: none was traced."""
+        programs = list(self._programs.values())
+        return programs[-1].explain_latest() if programs else None
+
+    def run(self, step_function: Callable[..., Any], args: tuple[Any]) -> Any:
+        """Runs a step on a `BatchShard`, or on what is no batch and goes whole to each replica."""
+        (data,) = args
+        if tf.executing_eagerly():
+            program_recording.called(self._recorder, self._model, data)
+            step = program_recording.traced(self._recorder, step_function)
+            return sharder_of(self._strategy).run_whole(step, data)
+        if step_function not in self._programs:
+            compiles = self._model.jit_compile is True
+            step = program_recording.traced(self._recorder, step_function)
+            # Keras leaves steps as they are written, and all that they call.
+            step = tf.autograph.experimental.do_not_convert(step)
+            program = self._strategy.partitioned(step, jit_compile=compiles)
+            program.prepare(self._recorder, may_loop=self._steps != 1)
+            self._programs[step_function] = program
+        program = self._programs[step_function]
+        program_recording.called(self._recorder, self._model, data)
+        trained = self._model if self._trains else None
+        checks = batch_agreement.checked(self._strategy, data, self._recorder, trained)
+        with tf.control_dependencies(checks):
+            return program.on_shares(data) if isinstance(data, BatchShard) else program(data)
+
+
+def _cuts(strategy: Any, iterator: Any) -> Iterable[Any]:
+    """Returns an iterable of shares; whole batches, as from `train_on_batch`, are left whole."""
+    if isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)):
+        return sharder_of(strategy).cuts(iterator)
+    return iterator

@@ -1,0 +1,1 @@
+"""Operations written into the replica's program."""

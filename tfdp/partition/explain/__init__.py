@@ -1,0 +1,1 @@
+"""What a finished program exchanges, and why."""

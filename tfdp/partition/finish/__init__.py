@@ -1,0 +1,1 @@
+"""Finished programs of replicas: registered with TensorFlow, compiled, instrumented."""

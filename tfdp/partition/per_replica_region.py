@@ -1,0 +1,115 @@
+"""Regions of a traced program in which each replica computes its own, as if it were alone.
+
+On one device a region changes nothing. Where replicas run the program each computes within it on
+its rows: what is a mean over the examples there is one over the replica's own. A region is told by
+operations that give what they get, at all its borders, and in the backward pass at these again:
+rows go in and come out as rows; of a weight that goes in, and gets a gradient, the replicas'
+gradients are summands; and a value of each replica's own comes out as the mean by rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+# The type of operation that tells a border, and how its text begins. It gives what it gets, and is
+# kept by TensorFlow's optimizers.
+BORDER = "PreventGradient"
+_MARK = "tfdp border: "
+
+# What happens at a border: rows that say how the region's rows are cut; other rows; what all
+# replicas have; and what comes out: rows, a summand, a mean by rows.
+FIRST_ROWS, MORE_ROWS, WHOLE, ROWS, SUMMAND, MEAN = (
+    *("first rows", "more rows", "whole"),
+    *("rows", "summand", "mean"),
+)
+
+_numbers = itertools.count()
+
+
+class PerReplicaRegion:
+    """One region, while a program is traced.
+
+    Args:
+      rows: The tensor whose first axis is that of the examples; other rows are as many.
+
+    Attributes:
+      rows: The tensor, within the region.
+
+    >>> region = PerReplicaRegion(tf.constant([1.0, 3.0]))
+    >>> centered = region.rows - tf.reduce_mean(region.rows)
+    >>> region.rows_out(centered).numpy().tolist()
+    [-1.0, 1.0]
+    """
+
+    def __init__(self, rows: tf.Tensor) -> None:
+        self._number = next(_numbers)
+        self._shape = rows.shape
+        self.rows = self._in(rows, FIRST_ROWS)
+
+    def rows_in(self, rows: tf.Tensor) -> tf.Tensor:
+        """Returns rows, such as a mask, within the region."""
+        return self._in(rows, MORE_ROWS)
+
+    def weight_in(self, weight: tf.Tensor) -> tf.Tensor:
+        """Returns what all replicas have, such as a weight, within the region."""
+        return self._border(weight, WHOLE, self._partial_out)
+
+    def rows_out(self, rows: tf.Tensor) -> tf.Tensor:
+        """Returns rows that the region has made, outside of it."""
+        found = self._border(rows, ROWS, self.rows_in)
+        found.set_shape([*self._shape[:1], *found.shape[1:]])
+        return found
+
+    def mean_out(self, value: tf.Tensor) -> tf.Tensor:
+        """Returns the mean of the replicas' values by their rows, outside of it; it is constant."""
+        return self._border(tf.stop_gradient(value), MEAN, tf.zeros_like)
+
+    def _partial_out(self, own: tf.Tensor) -> tf.Tensor:
+        return self._border(own, SUMMAND, self.weight_in)
+
+    def _in(self, rows: tf.Tensor, kind: str) -> tf.Tensor:
+        found = self._border(rows, kind, self.rows_out)
+        # A length that the trace knew would be taken for that of the replica's rows.
+        return _of_any_length(found)
+
+    def _border(
+        self, tensor: tf.Tensor, kind: str, gradient: Callable[[tf.Tensor], tf.Tensor]
+    ) -> tf.Tensor:
+        @tf.custom_gradient
+        def crossed(inner: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+            text = f"{_MARK}{kind} {self._number}"
+            with self._after_first_rows(kind):
+                return tf.raw_ops.PreventGradient(input=inner, message=text), gradient
+
+        return crossed(tensor)
+
+    def _after_first_rows(self, kind: str) -> contextlib.AbstractContextManager[Any]:
+        """Returns a context for operations that wait for the rows, whose cut they need to know."""
+        if kind in (FIRST_ROWS, WHOLE) or tf.executing_eagerly():
+            return contextlib.nullcontext()
+        is_here = self.rows.graph is tf.compat.v1.get_default_graph()
+        return tf.control_dependencies([self.rows] if is_here else [])
+
+
+@tf.custom_gradient
+def _of_any_length(rows: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+    shape = tf.TensorShape([None, *rows.shape[1:]])
+    return tf.raw_ops.PlaceholderWithDefault(input=rows, shape=shape), tf.identity
+
+
+def border(text: bytes) -> tuple[str, int] | None:
+    """Returns what happens at a border, and the region's number, by its operation's text.
+
+    >>> border(b"tfdp border: more rows 7"), border(b"a text of the user's")
+    (('more rows', 7), None)
+    """
+    said = text.decode(errors="replace")
+    if not said.startswith(_MARK):
+        return None
+    kind, _, number = said.removeprefix(_MARK).rpartition(" ")
+    return kind, int(number)

@@ -1,0 +1,72 @@
+"""Calls in whose place each replica runs code of its own: see `per_replica_call`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfdp.partition.emit.writer import Output
+from tfdp.partition.flattening import CALLS
+from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, layout_of_parts
+from tfdp.partition.per_replica_call import PerReplicaCodeError, per_replica_call_of
+from tfdp.partition.program_record import Content
+from tfdp.partition.rules.registry import Results, Step, rule
+from tfdp.partition.tensors import Tensor, static
+
+
+@rule(*CALLS, always=True, partial=True, apart=True)
+def call(step: Step) -> Results:
+    """Takes summands, and rows of summands, and what is the replica's own; all else is whole.
+
+    Rows that are cut by examples, with their places, are summands of what they are rows of. It
+    sends what the replicas' function sends, and gives what is whole, each replica's own, or parts.
+    """
+    found = per_replica_call_of(step.op.attr("f"))
+    assert found is not None  # other calls are taken apart
+    given: list[Output] = []
+    sent: list[Content] = []
+    are_partials: list[bool] = []
+    inputs = iter(step.inputs)
+    for is_rows in found.are_rows:
+        values = [next(inputs) for _ in range(3 if is_rows else 1)]
+        own = _partials(step, values)
+        are_partials.append(own is not None)
+        given += own or [_known(step, each) for each in values]
+        if own:
+            sent.append(Content.of_tensor(values[0]))
+    specs = [tf.TensorSpec(static(each), each.dtype) for each in step.inputs[: len(given)]]
+    dtypes = [output.dtype for output in step.op.outputs]
+    try:
+        collective = step.program.communicator.by_replicas(
+            lambda *tensors: found.run(tensors, are_partials), specs
+        )
+    except Exception as error:
+        raise PerReplicaCodeError from error
+    assert collective.dtypes[: len(dtypes)] == dtypes
+    outputs = step.program.exchange(
+        step.writer, "update", collective, given, step.op, "each replica runs its own code", sent
+    )
+    if found.cuts is not None:
+        return step.results(outputs[: len(dtypes)], [layout_of_parts(cut) for cut in found.cuts])
+    layout = REPLICATED if found.gives_alike else LOCAL
+    return step.results(outputs[: len(dtypes)], layout)
+
+
+def _known(step: Step, tensor: Tensor) -> Output:
+    if tensor.layout == LOCAL:
+        return tensor.local
+    return step.whole(tensor, "a replica's own code uses it")
+
+
+def _partials(step: Step, values: Sequence[Tensor]) -> list[Output] | None:
+    """Returns what a replica holds of one value, if that is its summand."""
+    first, *others = values
+    if not others:
+        return [first.local] if first.layout == PARTIAL else None
+    if first.sharded is None or first.layout != others[0].layout:
+        return None
+    if first.sharded.axis != 0:
+        return None
+    places, shape = others
+    return [step.masked(first.local, first.sharded), places.local, step.whole(shape)]

@@ -1,0 +1,121 @@
+"""Operations that treat each row, such as an example, on its own: which operands are cut."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from tfdp.partition.emit.writer import Output
+from tfdp.partition.layouts import LOCAL, PARTIAL, Sharded
+from tfdp.partition.rules.registry import Step
+from tfdp.partition.sizes import SizeLike
+from tfdp.partition.tensors import Tensor, static_shape
+
+# What is taken for a size that is known only when the step runs, to tell large from small.
+_SOME = 1000
+
+_SUMMED = (
+    *(tf.float16, tf.bfloat16, tf.float32, tf.float64),
+    *(tf.complex64, tf.complex128, tf.int32, tf.int64),
+)
+
+
+def on_rows(
+    step: Step, places: Mapping[int, int], broadcast: bool = False
+) -> tuple[Sharded, list[Output]] | None:
+    """Returns the cut of the largest operand with rows, and what a replica gives for each operand.
+
+    Operands without rows are made whole. So are those whose rows are cut otherwise; the replica's
+    part of them is taken.
+
+    Args:
+      step: The operation.
+      places: The operands with rows: of the number of each the axis of the rows.
+      broadcast: Whether an operand may have one row for all.
+
+    Returns:
+      The cut and the operands; None, before anything is written, if no operand is cut along its
+      rows, or if it is not known of one whether it has as many as the others.
+    """
+    cuts = [
+        (estimate(tensor.shape), tensor.sharded)
+        for tensor, axis in ((step.inputs[index], axis) for index, axis in places.items())
+        if tensor.sharded is not None and tensor.sharded.axis == axis
+    ]
+    if not cuts or any(step.inputs[index].rank is None for index in places):
+        return None
+    cut = max(cuts, key=lambda each: each[0])[1]
+    own = {index: cut.at(axis) for index, axis in places.items()}
+    alone = set()
+    for index, layout in own.items():
+        tensor = step.inputs[index]
+        if tensor.layout in (layout, LOCAL):
+            continue
+        assert tensor.rank is not None
+        if layout.axis >= tensor.rank:
+            return None
+        size = tensor.dim(layout.axis)
+        if broadcast and size == 1:
+            alone.add(index)
+        elif size != layout.length:
+            return None
+    why = "its operands are cut otherwise"
+    operands = [
+        tensor.local
+        if tensor.layout == LOCAL
+        else step.part(tensor, own[index], why)
+        if index in own and index not in alone
+        else step.whole(tensor, f"all rows of {step.op.type} need this operand")
+        for index, tensor in enumerate(step.inputs)
+    ]
+    return cut, operands
+
+
+def partials(
+    step: Step, layout: Sharded, operands: Sequence[Output], contracted: Sequence[int]
+) -> list[Output]:
+    """Writes an operation that contracts rows; stand-ins add zeros to what it gives.
+
+    Args:
+      step: The operation, which gives zeros if any of its contracted operands is zeros.
+      layout: A cut of the batch.
+      operands: What the replica gives for each operand.
+      contracted: The numbers of the operands whose rows are contracted.
+    """
+    operands = list(operands)
+    sizes = {index: estimate(step.inputs[index].shape) for index in contracted}
+    smallest = min(sizes, key=lambda index: sizes[index])
+    if estimate(static_shape(step.op.outputs[0].shape)) <= sizes[smallest]:
+        return [step.masked(output, layout) for output in step.emit(operands)]
+    operands[smallest] = step.masked(operands[smallest], layout)
+    return step.emit(operands)
+
+
+def local_rows(step: Step, numbers: Tensor, rows: Sharded) -> Output:
+    """Returns the numbers of a replica's rows, counted from its own first one.
+
+    What stands in for an entry may name another's row; it gets one of the replica's.
+    """
+    write, dtype = step.write, numbers.dtype
+    own = write.subtract(numbers.local, write.cast(step.start(rows), dtype))
+    last = write.cast(write.subtract(step.place(rows).rows, 1), dtype)
+    return write.minimum(write.maximum(own, 0), last)
+
+
+def estimate(shape: Sequence[SizeLike | None] | None) -> int:
+    """Returns about how many elements a whole tensor has, to tell large tensors from small ones."""
+    if shape is None:
+        return _SOME * _SOME
+    return math.prod(size if isinstance(size, int) else _SOME for size in shape)
+
+
+def can_be_summed(dtype: tf.DType) -> bool:
+    """Returns whether replicas can hold summands of a tensor of this dtype."""
+    return dtype in _SUMMED
+
+
+def is_waiting(tensor: Tensor) -> bool:
+    """Returns whether a tensor is a summand that is not summed yet."""
+    return tensor.layout == PARTIAL and tensor.whole is None

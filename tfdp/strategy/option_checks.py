@@ -1,0 +1,105 @@
+"""The checks of a strategy's options that must go together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfdp.base.sharding import SHARDS
+from tfdp.compression import Cast, Compression, UpdateCompression
+from tfdp.synchronization import Synchronization
+
+#: Whose statistics plain BatchNormalization has.
+BATCH_NORMALIZATIONS = ("whole_batch", "per_replica")
+
+
+def check_synchronization(
+    synchronization: Any, compression: Compression | UpdateCompression | None
+) -> None:
+    """Checks that a synchronization is one, and goes with a compression.
+
+    Raises:
+      TypeError: It is none.
+      ValueError: They do not go together.
+    """
+    if not (synchronization is None or isinstance(synchronization, Synchronization)):
+        raise TypeError(
+            "`synchronization` must be an object of `tfdp.synchronization`, but received "
+            f"{synchronization!r}. Use synchronization=tfdp.synchronization.LocalSGD(every=10), or "
+            "leave it out."
+        )
+    if synchronization is None or compression is None:
+        return
+    # To make the optimizer would run an operation, before the processes have joined.
+    if not synchronization.has_outer_optimizer:
+        raise ValueError(
+            "`compression` must have gradients to compress, and of all synchronizations DiLoCo "
+            f"alone sends some, but received {synchronization!r} and {compression!r}. Leave "
+            "`compression` out, or use DiLoCo(every=10, outer_optimizer=lambda: "
+            "keras.optimizers.SGD(1.0)), which is LocalSGD(every=10)."
+        )
+    if isinstance(compression, UpdateCompression) and compression.has_momentum:
+        raise ValueError(
+            "The momentum of outer gradients must be the outer optimizer's, but received "
+            f"{synchronization!r} and {compression!r}, which has it, too. Use "
+            "tfdp.compression.ErrorFeedback around the compression inside of it."
+        )
+
+
+def check_batch_normalization(batch_normalization: str) -> None:
+    """Checks that the statistics of batch normalization are known ones.
+
+    Raises:
+      ValueError: They are not.
+    """
+    if batch_normalization not in BATCH_NORMALIZATIONS:
+        raise ValueError(
+            '`batch_normalization` must be "whole_batch" or "per_replica", but received '
+            f'{batch_normalization!r}. Leave it out for one device\'s, "whole_batch"; use '
+            'batch_normalization="per_replica" for statistics of each replica\'s own examples.'
+        )
+
+
+def check_shard(
+    shard: str | None,
+    compression: Compression | UpdateCompression | None,
+    synchronization: Synchronization | None,
+) -> None:
+    """Checks that `shard` is known, and goes with a compression and a synchronization.
+
+    Raises:
+      ValueError: It is not, or they do not go together.
+    """
+    if shard is None:
+        return
+    if shard not in SHARDS:
+        raise ValueError(
+            f"`shard` must be one of {', '.join(map(repr, SHARDS))}, but received {shard!r}. Use "
+            "shard='optimizer', or leave it out."
+        )
+    if synchronization is not None:
+        raise ValueError(
+            f"`shard` needs one set of weights after each update, but received {shard!r} and "
+            f"{synchronization!r}, within whose rounds each replica has its own. Leave one out."
+        )
+    sums_parts = isinstance(compression, UpdateCompression) and compression.sums_parts
+    if not (compression is None or isinstance(compression, Cast) or sums_parts):
+        raise ValueError(
+            "`shard` sums parts of gradients, as they are, cast, or in blocks, but received "
+            f"{shard!r} and {compression!r}, which needs whole ones. Use "
+            "compression=tfdp.compression.ErrorFeedback(tfdp.compression.Int8()), or "
+            'tfdp.compression.Cast("bfloat16"), or leave one out.'
+        )
+
+
+def check_replicas(shard: str | None, replicas: int) -> None:
+    """Checks that there are replicas to give parts to.
+
+    Raises:
+      ValueError: There is one replica.
+    """
+    if shard is not None and replicas == 1:
+        raise ValueError(
+            f"`shard` must have two replicas or more to give parts to, but received {shard!r} and "
+            "there is one replica. Give more `devices`, start more processes with `tfdp run -n 2`, "
+            "or leave `shard` out."
+        )

@@ -1,0 +1,1 @@
+"""Programs of one device: traced, partitioned, called by all replicas."""

@@ -1,0 +1,246 @@
+"""The collectives of partitioned programs: each a traced function for every local replica.
+
+They go the way of all collectives: by the strategy's engine, topology and buckets.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from tfdp.base import bucketing
+from tfdp.base.sharding import Sharding
+from tfdp.communication.collectives import Reducer, text_rows
+from tfdp.communication.engines import Engine, Sequences
+from tfdp.communication.replicas import unequal_data
+from tfdp.partition import Collective
+from tfdp.strategy.programs import signature_padding
+from tfdp.strategy.programs.shared_collectives import (
+    SharedFunctions,
+    registered_collective,
+    traced_apart,
+)
+
+# A tensor of TensorFlow has no more axes.
+_MOST_AXES = 254
+
+# From here on a bucket's copies cost more than the collective that it saves.
+_BUCKET_BYTES = 4 * 2**20
+
+
+class CollectiveFunctions:
+    """Makes the collectives of one program; it implements `tfdp.partition.Communicator`.
+
+    Args:
+      engine: Moves tensors between replicas.
+      reducer: Sums by the strategy's topology.
+      sequences: The records of the program's collectives, which give them their keys.
+      devices: The devices of the local replicas.
+      first_rank: The number of the first local replica.
+      shared: Makes functions that many collectives share, where that is possible.
+      as_replica: Calls a function as the replica of a number, while it is traced.
+      keeps_summands: See `Communicator`.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        reducer: Reducer,
+        sequences: Sequences,
+        devices: Sequence[str],
+        first_rank: int,
+        shared: SharedFunctions | None = None,
+        *,
+        as_replica: Callable[[int, Callable[[], None]], None],
+        keeps_partials: bool = False,
+    ) -> None:
+        self._shared, self._as_replica = shared, as_replica
+        self.keeps_partials = keeps_partials
+        self._engine, self._reducer, self._sequences = engine, reducer, sequences
+        sequences.known_alike = True  # one program gives them all
+        self._devices = dict(enumerate(devices, start=first_rank))
+        self._everyone = tuple(range(engine.world_size))
+
+    @property
+    def num_replicas(self) -> int:
+        """The number of replicas in all processes."""
+        return self._engine.world_size
+
+    @property
+    def local_size(self) -> int:
+        """The number of replicas in this process."""
+        return len(self._devices)
+
+    @property
+    def bucket_bytes(self) -> int:
+        """The most bytes that are summed together, as the strategy was told, if it was."""
+        asked = self._reducer.bucket_bytes
+        return _BUCKET_BYTES if asked == bucketing.DEFAULT_BYTES else asked
+
+    @property
+    def alone_bytes(self) -> int:
+        """The least tensor that is summed alone."""
+        return self._reducer.alone_bytes
+
+    def sum(self, specs: Sequence[tf.TensorSpec], compared: Sequence[str] = ()) -> Collective:
+        """Sums as `Communicator` says, in one bucket."""
+
+        def of_rank(rank: int, *tensors: tf.Tensor) -> list[tf.Tensor]:
+            sums = self._sums(rank, tensors)
+            if not compared:
+                return sums
+            with tf.device("CPU:0"):
+                checks = unequal_data.checks(tf.cast(sums[-1], tf.int64), compared)
+            with tf.control_dependencies(checks):
+                return list(map(tf.identity, sums))
+
+        known = _bytes(specs)
+        sent = None if known is None else 2 * known * (self.num_replicas - 1) // self.num_replicas
+        return self._collective("sum", of_rank, specs, sent)
+
+    def gather(self, spec: tf.TensorSpec) -> Collective:
+        """Gathers rows as `Communicator` says: all are padded to the most that one has."""
+
+        def of_rank(rank: int, rows: tf.Tensor, counts: tf.Tensor) -> list[tf.Tensor]:
+            return [self._gathered(rows, counts)]
+
+        counts = tf.TensorSpec([self.num_replicas], tf.int32)
+        return self._collective("gather", of_rank, [spec, counts], None)
+
+    def sum_parts(self, dtype: tf.DType, cuts: Sequence[Sharding]) -> Collective:
+        """Gives parts of sums as `Communicator` says: a reduce-scatter."""
+
+        def of_rank(rank: int, *tensors: tf.Tensor) -> list[tf.Tensor]:
+            return self._reducer.sum_parts(tensors, cuts, rank)
+
+        specs = [tf.TensorSpec(cut.shape, dtype) for cut in cuts]
+        return self._of_its_own(of_rank, specs, self._sent_half(specs))
+
+    def gather_parts(self, dtype: tf.DType, cuts: Sequence[Sharding]) -> Collective:
+        """Gives wholes as `Communicator` says: an all-gather."""
+
+        def of_rank(rank: int, *tensors: tf.Tensor) -> list[tf.Tensor]:
+            pairs = zip(tensors, cuts, strict=True)
+            own = [tf.ensure_shape(tensor, cut.part_shape(rank)) for tensor, cut in pairs]
+            return self._reducer.gather_parts(own, cuts, rank)
+
+        specs = [tf.TensorSpec(_without(cut.shape, cut.axis), dtype) for cut in cuts]
+        wholes = [tf.TensorSpec(cut.shape, dtype) for cut in cuts]
+        return self._of_its_own(of_rank, specs, self._sent_half(wholes))
+
+    def from_first(self, specs: Sequence[tf.TensorSpec]) -> Collective:
+        """Gives all replicas the first one's tensors, as `Communicator` says."""
+
+        def of_rank(rank: int, *tensors: tf.Tensor) -> list[tf.Tensor]:
+            return [self._from_first(rank, tensor) for tensor in tensors]
+
+        known = _bytes(specs)
+        sent = None if known is None else 2 * known * (self.num_replicas - 1) // self.num_replicas
+        return self._collective("from first", of_rank, specs, sent)
+
+    def by_replicas(
+        self, function: Callable[..., Sequence[tf.Tensor]], specs: Sequence[tf.TensorSpec]
+    ) -> Collective:
+        """Runs a function as each replica, as `Communicator` says."""
+
+        told: list[int | None] = []
+
+        def of_rank(rank: int, *tensors: tf.Tensor) -> list[tf.Tensor]:
+            found: list[tf.Tensor] = []
+
+            def run() -> None:
+                with self._reducer.sent.counted() as sent:
+                    found.extend(function(*tensors))
+                known = [each for each in sent if each is not None]
+                told.append(sum(known) if len(known) == len(sent) else None)
+
+            self._as_replica(rank, run)
+            return [*found, tf.constant(True)]
+
+        made = self._of_its_own(of_rank, specs, None)
+        known = [each for each in told if each is not None]
+        return dataclasses.replace(made, sent=max(known) if len(known) == len(told) else None)
+
+    def _collective(
+        self,
+        kind: str,
+        of_rank: Callable[..., list[tf.Tensor]],
+        specs: Sequence[tf.TensorSpec],
+        sent: int | None,
+    ) -> Collective:
+        """Makes a collective of the functions that `of_rank` gives for each local replica."""
+        if self._shared is not None:
+            return self._shared.collective(kind, of_rank, specs, sent)
+        return self._of_its_own(of_rank, specs, sent)
+
+    def _of_its_own(
+        self,
+        of_rank: Callable[..., list[tf.Tensor]],
+        specs: Sequence[tf.TensorSpec],
+        sent: int | None,
+    ) -> Collective:
+        functions = []
+        for rank, device in self._devices.items():
+
+            def traced(
+                *tensors: tf.Tensor, rank: int = rank, device: str = device
+            ) -> list[tf.Tensor]:
+                with self._sequences.apart(rank), tf.device(device):
+                    return of_rank(rank, *tensors)
+
+            functions.append(traced_apart(traced, specs))
+        definitions, captured = signature_padding.alike(functions)
+        return registered_collective(functions, definitions, captured, (), sent)
+
+    def _sent_half(self, specs: Sequence[tf.TensorSpec]) -> int | None:
+        """Returns the bytes that a rank sends of tensors in one half of an all-reduce."""
+        known = _bytes(specs)
+        return None if known is None else known * (self.num_replicas - 1) // self.num_replicas
+
+    # ---- what one replica runs
+
+    def _sums(self, rank: int, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        # Of flags one replica has the value, and the others have False.
+        numbers = [tf.cast(each, tf.int32) if each.dtype.is_bool else each for each in tensors]
+        sums = self._reducer.all_reduce(numbers, rank)
+        return [
+            tf.ensure_shape(tf.cast(total, tensor.dtype), tensor.shape)
+            for total, tensor in zip(sums, tensors, strict=True)
+        ]
+
+    def _gathered(self, rows: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+        def numbers(own: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+            return self._engine.gather_counted(own, counts, self._everyone)
+
+        return text_rows.gather_any(rows, counts, numbers)
+
+    def _from_first(self, rank: int, tensor: tf.Tensor) -> tf.Tensor:
+        if tensor.shape.is_fully_defined() and tensor.dtype != tf.string:
+            return self._reducer.broadcast(tensor, rank)
+        # The other replicas do not know the shape, which travels first.
+        own = [tf.rank(tensor)[tf.newaxis], tf.shape(tensor)] if rank == 0 else [[0]]
+        said = tf.concat(own, 0)
+        padded = tf.pad(said, [[0, _MOST_AXES + 1 - tf.size(said)]])
+        (said,) = self._reducer.all_reduce([tf.ensure_shape(padded, [_MOST_AXES + 1])], rank)
+        shape = said[1 : 1 + said[0]]
+        flat = tf.reshape(tensor, [-1]) if rank == 0 else tf.zeros([0], tensor.dtype)
+        others = tf.zeros([self.num_replicas - 1], tf.int32)
+        counts = tf.concat([tf.reduce_prod(shape)[tf.newaxis], others], 0)
+        whole = tf.reshape(self._gathered(flat, counts), shape)
+        return tf.ensure_shape(whole, tensor.shape)
+
+
+def _without(shape: Sequence[int], axis: int) -> list[int | None]:
+    return [None if each == axis else size for each, size in enumerate(shape)]
+
+
+def _bytes(specs: Sequence[tf.TensorSpec]) -> int | None:
+    if any(not spec.shape.is_fully_defined() or spec.dtype == tf.string for spec in specs):
+        return None
+    return functools.reduce(
+        int.__add__, (math.prod(spec.shape.as_list()) * spec.dtype.size for spec in specs), 0
+    )

@@ -1,0 +1,115 @@
+"""Programs that replicas of `strategy.run` call, each in its own trace, given their summands."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from tfdp.communication.replicas import unequal_data
+from tfdp.partition import PARTIAL, REPLICATED
+from tfdp.partition.per_replica_call import outermost
+from tfdp.strategy._tensorflow_programs import stop_recording
+from tfdp.strategy.programs.argument_sharding import ArgumentSharding
+from tfdp.strategy.programs.program_options import ProgramOptions
+from tfdp.strategy.programs.program_trace import ProgramTrace
+
+if TYPE_CHECKING:
+    from tfdp.strategy.data_parallel import DataParallelStrategy
+
+# By how much the squares of norms may differ that processes compute of one batch.
+_ROUNDING = 0.01
+
+# The programs that each graph calls, which must live as long as it does.
+_called: weakref.WeakKeyDictionary[tf.Graph, list[PartialProgram]] = weakref.WeakKeyDictionary()
+
+
+class PartialProgram:
+    """A function that is written for one device, of tensors of which each replica has a summand.
+
+    It is traced once, and not run.
+
+    Args:
+      strategy: The strategy.
+      function: The function of flat tensors.
+      specs: Their specifications.
+      are_summands: Of each whether replicas have summands of it; else all have the whole.
+    """
+
+    def __init__(
+        self,
+        strategy: DataParallelStrategy,
+        function: Callable[..., Any],
+        specs: Sequence[tf.TensorSpec],
+        are_partials: Sequence[bool],
+    ) -> None:
+        self._strategy, self._extended = strategy, strategy.extended
+        options = ProgramOptions(keep_rows=False, jit_compile=False)
+        trace = ProgramTrace(strategy, function, specs, options)
+        self._structure = trace.source.structured_outputs
+        cut = ArgumentSharding((None,) * len(specs), (True,) * len(specs), may_be_empty=False)
+        layouts = [PARTIAL if is_partial else REPLICATED for is_partial in are_partials]
+        with tf.init_scope():
+            self._calls = trace.calls_of(layouts, cut)
+
+    def on_replica(self, index: int, tensors: Sequence[tf.Tensor]) -> Any:
+        """Writes one replica's call into the graph that is being built; all replicas must.
+
+        Args:
+          index: Its number among the local replicas.
+          tensors: What it has.
+
+        Returns:
+          What the function returns: whole tensors.
+        """
+        self._keep()
+        return self._structured(self._calls.on_replica(index, tensors))
+
+    def on_all(self, parts: Sequence[Sequence[tf.Tensor]]) -> Any:
+        """Runs it on all local replicas.
+
+        Args:
+          parts: Of each tensor what each local replica has.
+        """
+        return self._structured([each[0] for each in self._calls.run(*map(list, parts))])
+
+    def on_one(self, tensors: Sequence[tf.Tensor]) -> Any:
+        """Runs it on all local replicas, outside of replica functions.
+
+        Args:
+          tensors: Whole tensors; of several processes the first one's hold.
+
+        Raises:
+          RankMismatchError: Those of other processes are others by more than rounding; in a graph
+            an `InvalidArgumentError` says so.
+        """
+        if not tf.executing_eagerly():
+            self._keep()
+        with (
+            stop_recording(),
+            unequal_data.explained(self._strategy),
+            tf.control_dependencies(self._checks(tensors)),
+        ):
+            given = list(map(self._extended.of_first, tensors))
+            return self.on_all([[each] * len(self._extended.worker_devices) for each in given])
+
+    def _checks(self, tensors: Sequence[tf.Tensor]) -> list[tf.Operation]:
+        """Returns what fails if the processes have tensors of other norms."""
+        if self._extended.processes.world_size == 1:
+            return []
+        numbers = [each for each in tensors if each.dtype.is_floating or each.dtype.is_complex]
+        squares = [tf.reduce_sum(tf.cast(tf.abs(each), tf.float64) ** 2) for each in numbers]
+        by_rank = self._extended.of_all_processes(tf.reduce_sum(squares)[tf.newaxis])
+        differ = tf.abs(by_rank - by_rank[:1]) > _ROUNDING * by_rank[:1]
+        return unequal_data.checks(tf.cast(differ, tf.int64), [unequal_data.GRADIENTS])
+
+    def _keep(self) -> None:
+        _called.setdefault(outermost(tf.compat.v1.get_default_graph()), []).append(self)
+
+    def _structured(self, outputs: Sequence[tf.Tensor]) -> Any:
+        given = iter(outputs)
+        leaves = tf.nest.flatten(self._structure, expand_composites=True)
+        flat = [next(given) if tf.is_tensor(leaf) else leaf for leaf in leaves]
+        return tf.nest.pack_sequence_as(self._structure, flat, expand_composites=True)

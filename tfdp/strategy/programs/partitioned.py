@@ -1,0 +1,299 @@
+"""`strategy.partitioned`: a function that is written for one device, run by all replicas."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+import weakref
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdp.base import tracebacks
+from tfdp.base.recording import Recorder
+from tfdp.communication.collectives import ended
+from tfdp.communication.replicas import BatchShard, FullBatchShard, one_device, unequal_data
+from tfdp.data.distributed.row_counts import RowCounts
+from tfdp.partition import Explanation, ProgramRecord, lines_named
+from tfdp.strategy._tensorflow import regroup
+from tfdp.strategy._tensorflow_programs import (
+    could_possibly_record,
+    stop_recording,
+)
+from tfdp.strategy.programs import argument_free_effects, graph_options, sharded_call
+from tfdp.strategy.programs.arguments import Arguments, ArgumentShards
+from tfdp.strategy.programs.outer_tapes import without_gradient
+from tfdp.strategy.programs.plain_arguments import plain
+from tfdp.strategy.programs.program_call import ProgramCall
+from tfdp.strategy.programs.program_options import ProgramOptions
+from tfdp.strategy.programs.program_trace import ProgramTrace
+
+if TYPE_CHECKING:
+    from tfdp.strategy.data_parallel import DataParallelStrategy
+
+
+class Partitioned:
+    """A function for one device that all replicas of a strategy run together.
+
+    `tfdp.DataParallelStrategy.partitioned` makes it and says what it does.
+
+    Args:
+      strategy: The strategy.
+      function: The function.
+      input_signature: See `partitioned`.
+      options: What its programs are asked for.
+
+    Attributes:
+      python_function: The function.
+    """
+
+    def __init__(
+        self,
+        strategy: DataParallelStrategy,
+        function: Callable[..., Any],
+        input_signature: Sequence[Any] | None,
+        options: ProgramOptions,
+    ) -> None:
+        self._strategy, self.python_function = strategy, function
+        self._signature = None if input_signature is None else tuple(input_signature)
+        self._options = options
+        self._traces: dict[Any, list[ProgramTrace]] = {}
+        self._asks_for_sizes: set[Any] = set()
+        # By what arguments are, those of calls that need no look at them again.
+        self._known: dict[Hashable, tuple[ProgramTrace, ProgramCall]] = {}
+        self._methods: weakref.WeakKeyDictionary[Any, Partitioned] = weakref.WeakKeyDictionary()
+        self._latest: ProgramCall | None = None
+        self._latest_trace: ProgramTrace | None = None
+        self._without_arguments: dict[ProgramTrace, Partitioned | None] = {}
+        functools.update_wrapper(self, function)
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Partitioned:
+        """Returns the method of an object, as a decorated function in a class is asked for."""
+        if owner is None:
+            return self
+        if owner not in self._methods:
+            function, reference = self.python_function, weakref.ref(owner)
+
+            @functools.wraps(function)
+            def method(*args: Any, **kwargs: Any) -> Any:
+                return function(reference(), *args, **kwargs)
+
+            self._methods[owner] = Partitioned(
+                self._strategy, method, self._signature, self._options
+            )
+        return self._methods[owner]
+
+    @tf.autograph.experimental.do_not_convert
+    @tracebacks.filtered
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the function on the whole batch, as its replicas' programs do together."""
+        if one_device.is_traced():
+            return self.python_function(*args, **kwargs)  # part of the program around it
+        if tf.executing_eagerly():
+            # In a cluster what ended a collective is told by the rank that it began on.
+            processes = self._strategy.extended.processes
+            with processes.explained(), unequal_data.explained(self._strategy):
+                try:
+                    return self._called_eagerly(args, kwargs)
+                except tf.errors.OpError as error:
+                    raise self.naming_lines(error) from None
+        arguments = Arguments(args, kwargs)
+        return self._called(self._trace(arguments), arguments)
+
+    def _called_eagerly(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        given = plain(args, kwargs)
+        if given is not None and given.key in self._known and not could_possibly_record():
+            trace, calls = self._latest_trace, self._latest = self._known[given.key]
+            return trace.packed(_joined(calls.run(*([each] for each in given.tensors))))
+        arguments = Arguments(args, kwargs)
+        trace = self._trace(arguments)
+        outputs = self._called(trace, arguments)
+        if given is not None and self._latest is not None:
+            self._known[given.key] = trace, self._latest
+        return outputs
+
+    def _called(
+        self, trace: ProgramTrace, arguments: Arguments, shares: ArgumentShards | None = None
+    ) -> Any:
+        self._latest_trace = trace
+        if could_possibly_record():
+            with stop_recording():
+                outputs = self._run(trace, arguments, shares)
+            inputs = [part for parts in arguments.parts for part in parts] + trace.values()
+            outputs = without_gradient(inputs, outputs)
+        else:
+            outputs = self._run(trace, arguments, shares)
+        return trace.packed(outputs)
+
+    @tf.autograph.experimental.do_not_convert
+    def on_shares(self, cut: BatchShard) -> Any:
+        """Runs the function on a batch, of which every process has its own replicas' shares.
+
+        Args:
+          cut: The shares, with a `tf.distribute.DistributedValues` for each tensor.
+        """
+        is_full = isinstance(cut, FullBatchShard)
+        even_over = self._strategy.extended.num_replicas if is_full else 0
+        arguments = Arguments((cut.rows,), {}, even_over)
+        lengths = RowCounts.of(cut)
+        if tf.executing_eagerly() and not lengths.are_known:
+            lengths = lengths.when_run()
+        shares = ArgumentShards(lengths, is_full)
+        return self._called(self._trace(arguments), arguments, shares)
+
+    def write_without_arguments(self) -> None:
+        """Writes what the program of the latest call writes before it needs an argument."""
+        trace = self._latest_trace
+        if trace is None:
+            return
+        if trace not in self._without_arguments:
+            write = argument_free_effects.function_of(trace.source)
+            options = ProgramOptions(keep_rows=False, jit_compile=False)
+            self._without_arguments[trace] = (
+                None if write is None else Partitioned(self._strategy, write, None, options)
+            )
+        writing = self._without_arguments[trace]
+        if writing is not None:
+            writing()
+
+    def naming_lines(self, error: tf.errors.OpError) -> tf.errors.OpError:
+        """Returns the error of an operation, with the line that made it if it is the program's.
+
+        Of a collective that failed it has the lines that may have wanted it.
+        """
+        graphs = [each.source.graph for traces in self._traces.values() for each in traces]
+        lines = [line for graph in graphs for line in lines_named(graph, error.message)]
+        step = ""
+        if not lines and self._latest is not None and ended.by(error.message):
+            lines = self._latest.program.report.wanting(error.message)
+            step = f" `{getattr(self.python_function, '__name__', 'a step')}`"
+        if not lines:
+            return error
+        said = f"{error.message}\nIn the program{step}: {'; '.join(dict.fromkeys(lines))}."
+        return type(error)(error.node_def, error.op, said)
+
+    def prepare(self, recorder: Recorder | None, may_loop: bool) -> None:
+        """Says, before its first call, what is known of all calls: their arguments are compared.
+
+        Args:
+          recorder: What records its steps; None: nothing does.
+          may_loop: Whether a graph that calls it may be a loop's body.
+        """
+        assert not self._traces
+        self._options = self._options._replace(recorder=recorder, may_loop=may_loop, compares=False)
+
+    def calling(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a context for calls of graphs that hold the function: optimized as it is."""
+        return graph_options.calling_with(self._graph_options)
+
+    @functools.cached_property
+    def _graph_options(self) -> Any:
+        return graph_options.of_program(self._strategy.extended.worker_devices)
+
+    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
+        """Returns what a call with these arguments exchanges between replicas, and why.
+
+        It is traced if it was not called so before, and not run. As a text it has 80 columns; see
+        `tfdp.partition.Explanation`, which also writes itself into a log directory for
+        `tfdp report`.
+
+        >>> import tfdp
+        >>> strategy = tfdp.DataParallelStrategy(["CPU:0", "CPU:1"])
+        >>> mean = strategy.partitioned(lambda x: tf.reduce_mean(x))
+        >>> found = mean.explain(tf.ones([8, 3]))
+        >>> [(each.kind, each.size_bytes, each.bytes_sent) for each in found.collectives]
+        [('sum', 4, 4)]
+        """
+        arguments = Arguments(args, kwargs)
+        cut = arguments.cut(self._strategy.extended.num_replicas)
+        return self._trace(arguments).calls(cut).explain(arguments.shapes)
+
+    def explain_latest(self) -> Explanation:
+        """Returns what the program of the latest call exchanges, and why: see `explain`.
+
+        Bytes of tensors that are cut are in terms of the batches' lengths.
+
+        Raises:
+          ValueError: It was not called yet.
+        """
+        if self._latest is None:
+            raise ValueError("A function must have been called to explain its latest call.")
+        return self._latest.explain(())
+
+    def experimental_get_tracing_count(self) -> int:
+        """Returns how often the function was traced, as a `tf.function` does."""
+        return sum(map(len, self._traces.values()))
+
+    def _trace(self, arguments: Arguments) -> ProgramTrace:
+        """Returns the trace that takes the arguments; the function is traced if there is none."""
+        signed = None if self._signature is None else arguments.signed(self._signature)
+        key = arguments.key
+        traces = self._traces.setdefault(key, [])
+        for trace in traces:
+            if trace.takes(arguments.shapes):
+                return trace
+        function, names = arguments.function(self.python_function), arguments.names()
+        if signed is not None:
+            traces.append(ProgramTrace(self._strategy, function, signed, self._options, names))
+            return traces[-1]
+        specs, fixed = arguments.specs(traces[-1].specs if traces else None), arguments.fixed()
+        if key in self._asks_for_sizes:
+            specs = fixed
+        drawn = random.getstate(), np.random.get_state()
+        try:
+            traces.append(ProgramTrace(self._strategy, function, specs, self._options, names))
+        except (TypeError, ValueError, NotImplementedError, tf.errors.InvalidArgumentError):
+            if fixed == specs:
+                raise
+            # The function asks Python for sizes: it is traced for these alone, as on one device.
+            random.setstate(drawn[0])
+            np.random.set_state(drawn[1])
+            traces.append(ProgramTrace(self._strategy, function, fixed, self._options, names))
+            self._asks_for_sizes.add(key)
+        return traces[-1]
+
+    def _run(
+        self, trace: ProgramTrace, arguments: Arguments, shares: ArgumentShards | None
+    ) -> list[Any]:
+        if shares is None:
+            cut = arguments.cut(self._strategy.extended.num_replicas)
+        else:
+            cut = arguments.cut_of_shares(shares)
+        calls = trace.calls(cut)
+        self._latest = calls
+        if shares is not None:
+            found = sharded_call.run(trace, arguments, shares)
+        elif arguments.lengths_are_known:
+            found = calls.run(*arguments.parts)
+        elif cut.whole() == cut:
+            fits = tf.debugging.Assert(
+                arguments.have_equal_lengths(cut),
+                [
+                    "The replicas' parts of all arguments must have equal lengths in a graph. Call "
+                    "the partitioned function outside of it, or give it whole batches."
+                ],
+            )
+            with tf.control_dependencies([fits]):
+                found = calls.run(*[list(map(tf.identity, parts)) for parts in arguments.parts])
+        else:
+            whole = trace.calls(cut.whole())
+            found = tf.cond(
+                arguments.have_equal_lengths(cut),
+                lambda: calls.run(*arguments.parts),
+                lambda: whole.run(*arguments.parts),
+            )
+        return _joined(found)
+
+    @property
+    def report(self) -> ProgramRecord:
+        """The record of what the latest call's program exchanges."""
+        assert self._latest is not None, "it was not called yet"
+        return self._latest.program.report
+
+
+def _joined(found: Sequence[Sequence[tf.Tensor]]) -> list[Any]:
+    """Returns the outputs of which each is one tensor, or what the local replicas have of it."""
+    return [each[0] if len(each) == 1 else regroup(tuple(each), always_wrap=True) for each in found]

@@ -1,0 +1,151 @@
+"""What partitioned programs need of a strategy's replicas: collectives, and agreement on them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from tfdp.communication.collectives import Reducer
+from tfdp.communication.engines import Engine, Sequences, TensorFlowEngine
+from tfdp.communication.replicas import Agreement
+from tfdp.partition import ReplicaProgram, operations_of, text_of
+from tfdp.strategy.cross_process import CrossProcess
+from tfdp.strategy.programs import reduction_order
+from tfdp.strategy.programs.collective_functions import CollectiveFunctions
+from tfdp.strategy.programs.shared_collectives import SharedFunctions
+from tfdp.strategy.strategy_replicas import StrategyReplicas
+
+# What all replicas compute alike must have the same bits, or their weights part in the last ones:
+# the gradient of a convolution has others with one thread than with four.
+_BITS = "what decides the last bits of an operation (by TF_NUM_INTRAOP_THREADS)"
+
+
+class ProgramContext:
+    """Makes the collectives of programs, the same in all processes.
+
+    Args:
+      engine: Moves tensors between replicas.
+      replicas: The replicas.
+      agreement: Brings the processes to the same collectives.
+      between: Gathers what processes have.
+      as_replica: Calls a function as the replica of a number, while it is traced.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        replicas: StrategyReplicas,
+        agreement: Agreement,
+        between: CrossProcess,
+        as_replica: Callable[[int, Callable[[], None]], None],
+    ) -> None:
+        self._as_replica = as_replica
+        self._engine, self._replicas = engine, replicas
+        self._agreement, self._between = agreement, between
+        self._shared: SharedFunctions | None = None
+        self._is_compared = False
+
+    @property
+    def num_replicas(self) -> int:
+        """The number of replicas in all processes."""
+        return self._replicas.num_replicas
+
+    @property
+    def num_processes(self) -> int:
+        """The number of processes."""
+        return self._replicas.processes.world_size
+
+    @property
+    def reducer(self) -> Reducer:
+        """Sums between the replicas."""
+        return self._replicas.reducer
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """The devices of the local replicas."""
+        return self._replicas.devices
+
+    @property
+    def first_rank(self) -> int:
+        """The number of the first local replica."""
+        return self._replicas.processes.rank * len(self.devices)
+
+    def collectives(self) -> tuple[CollectiveFunctions, Sequences]:
+        """Returns what makes the collectives of one more program, and their records.
+
+        Raises:
+          RankMismatchError: The ranks would compute other bits of the same values.
+        """
+        if not self._is_compared:
+            self._replicas.processes.compare(
+                _BITS, {"number of threads": reduction_order.threads()}
+            )
+            self._is_compared = True
+        sequences = self._agreement.new_sequences()
+        made = CollectiveFunctions(
+            self._engine,
+            self._replicas.reducer,
+            sequences,
+            self.devices,
+            self.first_rank,
+            self._shared_functions(),
+            as_replica=self._as_replica,
+            keeps_partials=self._replicas.exchange.keeps_partials,
+        )
+        return made, sequences
+
+    def agree_on(self, sequences: Sequences, program: ReplicaProgram, cut: str) -> int:
+        """Waits until the other processes have the same program, with the same collectives.
+
+        Returns a number of 24 bits that tells the program from others.
+
+        Args:
+          sequences: The records of its collectives.
+          program: The program.
+          cut: How its arguments are cut.
+
+        Raises:
+          CollectiveMismatchError: They have another.
+        """
+        sequences.check()
+        if self._replicas.processes.world_size == 1:
+            return 0
+        name = program.name.split("_tfdp_")[0]
+        operations = list(operations_of(program.source))
+
+        def described(number: int) -> str:
+            if number == len(operations):
+                return cut
+            return f"{operations[number].type} at {operations[number].line()}"
+
+        texts = [*map(text_of, operations), cut]
+        self._agreement.reach_program(texts, name, described)
+        self._agreement.reach(sequences, name)
+        return int(hashlib.sha256("\n".join(texts).encode()).hexdigest()[:6], 16)
+
+    def own(self, numbers: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the numbers of the local replicas among those of all."""
+        return [numbers[self.first_rank + index] for index in range(len(self.devices))]
+
+    def of_all(self, rows: tf.Tensor) -> tf.Tensor:
+        """Returns rows of any dtype, those of each process, in the order of replicas."""
+        return self._between.gather(rows, 0)
+
+    def of_all_processes(self, numbers: tf.Tensor) -> tf.Tensor:
+        """Returns the vector of numbers that each process has, in order."""
+        return self._between.of_all_processes(numbers)
+
+    def count_step(self) -> None:
+        """Counts, in the graph that is being built, that a program begins."""
+        self._replicas.processes.count_step()
+
+    def _shared_functions(self) -> SharedFunctions | None:
+        # Between processes, and by other topologies, collectives get their keys while traced.
+        alone = self._replicas.processes.world_size == 1 and self._replicas.reducer.is_native
+        if not alone or not isinstance(self._engine, TensorFlowEngine):
+            return None
+        if self._shared is None:
+            self._shared = SharedFunctions(self._engine, self.devices)
+        return self._shared

@@ -1,0 +1,179 @@
+"""The recording of what a program's replicas send, if it was made for a recorder.
+
+Watches stand beside the collectives of the program, which is otherwise the same: what they note is
+what `tfdp.base.recording` says, by what `tfdp.partition.explain.purposes` says that each collective
+is for. A watch is a function that every local replica has of its own, for its buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.base import recording
+from tfdp.base.bucketing import Item
+from tfdp.communication.collectives import Reducer
+from tfdp.partition import Collective, Exchanged, Instrumentation, ReplicaProgram, purposes
+from tfdp.strategy.programs.program_context import ProgramContext
+from tfdp.strategy.programs.shared_collectives import registered_collective, traced_apart
+
+# What a watch adds to a sum: a number, or what a replica's tensors make of its rank.
+_Added = float | Callable[[int, Sequence[tf.Tensor]], Any]
+
+
+def recorded(
+    program: ReplicaProgram,
+    recorder: recording.Recorder,
+    source: tf.types.experimental.ConcreteFunction,
+    support: ProgramContext,
+) -> ReplicaProgram:
+    """Returns the program with watches that record.
+
+    Args:
+      program: The program.
+      recorder: The recorder of this process.
+      source: The traced function that it was made from.
+      support: What its collectives were made by.
+    """
+    handles = {id(each.handle) for each in source.graph.variables if each.trainable}
+    which = {index for index, each in enumerate(program.externals) if id(each[0]) in handles}
+    watching = Instrumentation(program)
+    watches = _Watches(watching, recorder, support.devices, support.first_rank)
+    found = purposes(program, which)
+    # What replicas exchange in code of their own is recorded there.
+    meetings, endings = (
+        [each for each in collectives if each.kind != "update"]
+        for collectives in (found.meetings, found.endings)
+    )
+    for meeting in meetings:
+        watches.between("meeting_seconds", [meeting])
+        watches.after([meeting], meetings=1)
+    for ending in endings:
+        watches.after([ending], endings=1)
+    for every in found.buckets:
+        buckets = [each for each in every if each.kind != "update"]
+        if not buckets:
+            continue
+        watches.between("first_bucket_wait_seconds", buckets[:1])
+        watches.between("communication_seconds", buckets)
+        for bucket in buckets:
+            sent = _Sent(bucket, support.reducer, support.num_replicas)
+            watches.before([bucket], buckets=sent.buckets, bytes_sent=sent.bytes)
+    return watching.finish()
+
+
+class _Watches:
+    """Makes watches, and has the program call them.
+
+    Args:
+      watching: The program.
+      recorder: The recorder.
+      devices: The devices of the local replicas.
+      first_rank: The number of the first of them.
+    """
+
+    def __init__(
+        self,
+        watching: Instrumentation,
+        recorder: recording.Recorder,
+        devices: Sequence[str],
+        first_rank: int,
+    ) -> None:
+        self._watching, self._devices, self._first_rank = watching, devices, first_rank
+        self._recorder = recorder.by_name()
+        self._made: dict[Any, Collective] = {}
+
+    def between(self, name: str, collectives: Sequence[Exchanged]) -> None:
+        """Records the seconds from when the last summand is there to when the last sum is."""
+        given = [tensor for each in collectives for tensor in self._watching.given(each)]
+        got = [tensor for each in collectives for tensor in self._watching.got(each)]
+        self._call(collectives[0].function, given, {}, {name: -1.0})
+        self._call(collectives[0].function, got, {}, {name: 1.0})
+
+    def before(self, collectives: Sequence[Exchanged], **added: _Added) -> None:
+        """Adds to sums what may depend on the summands."""
+        given = [tensor for each in collectives for tensor in self._watching.given(each)]
+        self._call(collectives[0].function, given, added, {})
+
+    def after(self, collectives: Sequence[Exchanged], **added: _Added) -> None:
+        """Adds to sums when all collectives have ended."""
+        got = [tensor for each in collectives for tensor in self._watching.got(each)]
+        self._call(collectives[0].function, got, added, {})
+
+    def _call(
+        self,
+        function: str,
+        tensors: Sequence[tuple[str, tf.DType]],
+        added: Mapping[str, _Added],
+        instants: Mapping[str, float],
+    ) -> None:
+        dtypes = tuple(dtype for _, dtype in tensors)
+        key = dtypes, tuple(added.items()), tuple(instants.items())
+        if key not in self._made:
+            self._made[key] = self._watch(dtypes, added, instants)
+        self._watching.call(function, tensors, self._made[key])
+
+    def _watch(
+        self,
+        dtypes: Sequence[tf.DType],
+        added: Mapping[str, _Added],
+        instants: Mapping[str, float],
+    ) -> Collective:
+        functions = []
+        for index, device in enumerate(self._devices):
+
+            def watch(*tensors: tf.Tensor, index: int = index, device: str = device) -> list[Any]:
+                tap = recording.Tap(self._recorder, index)
+                with tf.device(device):
+                    if instants:
+                        now = tap.instant([each for each in tensors if each.dtype != tf.string])
+                    for name, sign in instants.items():
+                        tap.add(name, sign * now)
+                    for name, value in added.items():
+                        rank = self._first_rank + index
+                        tap.add(name, value(rank, tensors) if callable(value) else value)
+                return []
+
+            functions.append(traced_apart(watch, [tf.TensorSpec(None, each) for each in dtypes]))
+        definitions = [function.function_def for function in functions]
+        return registered_collective(functions, definitions, [()] * len(functions), (), None)
+
+
+class _Sent:
+    """What replicas send in a collective that gives updates.
+
+    Args:
+      exchanged: The collective.
+      reducer: Sums.
+      num_replicas: The number of replicas.
+
+    Attributes:
+      buckets: The number of buckets that the reducer makes of it.
+    """
+
+    def __init__(self, exchanged: Exchanged, reducer: Reducer, num_replicas: int) -> None:
+        self._reducer, self._others = reducer, num_replicas - 1
+        self._is_gather = exchanged.kind == "gather"
+        self._items = [
+            Item(each.kind.partition("[")[0], each.size_bytes)
+            for each in exchanged.contents
+            if isinstance(each.size_bytes, int)
+        ]
+        self._of_parts = exchanged.bytes_sent if exchanged.kind.endswith("of parts") else None
+        self._is_known = len(self._items) == len(exchanged.contents) and not self._is_gather
+        self.buckets = len(reducer.bytes_sent(self._items, 0)) if self._is_known else 1
+
+    def bytes(self, rank: int, tensors: Sequence[tf.Tensor]) -> Any:
+        """Returns the bytes that a rank sends: by the schedule, of unknown sizes as in a ring.
+
+        Of gathered rows each rank sends its own to all others.
+        """
+        if self._of_parts is not None:
+            return self._of_parts
+        if self._is_known:
+            return sum(self._reducer.bytes_sent(self._items, rank))
+        sizes = [tf.cast(tf.size(each), tf.float64) * each.dtype.size for each in tensors]
+        times = self._others if self._is_gather else 2 * self._others / (self._others + 1)
+        return tf.add_n(sizes) * times

@@ -1,0 +1,199 @@
+"""Operations that XLA has not, in whose place a program has others that compute the same.
+
+TensorFlow lowers no `ImageProjectiveTransformV3`, by which layers of Keras rotate, shift, shear and
+zoom images, and no `StatelessRandomGammaV3`, of which `MixUp` and `CutMix` draw. In a program that
+is lowered a function stands for each, in loops and branches, too, and in gradients.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.strategy.xla import gamma_draws
+from tfdp.strategy.xla._tensorflow import context
+from tfdp.strategy.xla.projections import Fill, Interpolation, projected
+
+# Behind the names of functions that call what stands for an operation, or may do so.
+_NUMBERS = itertools.count()
+
+
+def is_stood_for(type_: str) -> bool:
+    """Returns whether operations of a type have a function that stands for them.
+
+    >>> is_stood_for("ImageProjectiveTransformV3"), is_stood_for("StringSplit")
+    (True, False)
+    """
+    return type_ in _STAND_INS
+
+
+@contextlib.contextmanager
+def written(
+    function: Any, source: tf.types.experimental.ConcreteFunction, specs: Sequence[tf.TensorSpec]
+) -> Iterator[tuple[Any, tf.types.experimental.ConcreteFunction]]:
+    """Gives a function that is to be compiled what stands for its operations.
+
+    Args:
+      function: The function, a `tf.function`.
+      source: Its trace for arguments of these specifications.
+      specs: These.
+
+    Yields:
+      The function, which can be lowered within the context, and its trace.
+    """
+    definition = source.graph.as_graph_def()
+    made: dict[str, Any] = {}
+    _stand(definition.node, made)
+    for each in definition.library.function:
+        calls = _stand(each.node_def, made)
+        for node in each.node_def:
+            node.input[:] = [_named(value, calls) for value in node.input]
+        for name, value in each.ret.items():
+            each.ret[name] = _named(value, calls)
+    if not made:
+        yield function, source
+        return
+    _rename_functions(definition)
+    own_functions = list(definition.library.function)
+    for each in made.values():
+        inner = each.graph.as_graph_def().library.function
+        definition.library.function.extend([*inner, each.function_def])
+    given = [tensor.name for tensor in source.inputs]
+    own = {tensor.op.name for tensor in source.inputs}
+    others = [node for node in definition.node if node.name not in own]
+    for node in others:  # arguments are there before all
+        node.input[:] = [each for each in node.input if each[0] != "^" or each[1:] not in own]
+    used = {each.split(":")[0] for node in others for each in node.input}
+    del definition.node[:]
+    definition.node.extend(others)
+    outputs = [tensor.name for tensor in source.outputs if tensor is not None]
+
+    def with_stand_ins(*arguments: tf.Tensor) -> list[tf.Tensor]:
+        graph: Any = tf.compat.v1.get_default_graph()
+        tensors = [*arguments, *map(graph.capture, source.captured_inputs)]
+        values = dict(zip(given, tensors, strict=True))
+        made_here = [name for name in outputs if name not in values]
+        read = {name: each for name, each in values.items() if name.split(":")[0] in used}
+        found = tf.graph_util.import_graph_def(definition, read, made_here, name="")
+        values |= dict(zip(made_here, found, strict=True))
+        return [values[name] for name in outputs]
+
+    compiled = tf.function(with_stand_ins, jit_compile=True, autograph=False)
+    with _known(own_functions):
+        yield compiled, compiled.get_concrete_function(*specs)
+
+
+@contextlib.contextmanager
+def _known(functions: Sequence[Any]) -> Iterator[None]:
+    """Lets TensorFlow find functions by their names within the context."""
+    with contextlib.ExitStack() as known:
+        for each in functions:
+            context().add_function_def(each)
+            known.callback(context().remove_function, each.signature.name)
+        yield
+
+
+def _stand(nodes: Iterable[tf.compat.v1.NodeDef], made: dict[str, Any]) -> set[str]:
+    """Makes calls of operations that are stood for, and returns their names.
+
+    Args:
+      nodes: Operations, of a graph or of a function.
+      made: The functions that are called, which is added to.
+    """
+    names = set()
+    for node in nodes:
+        if node.op not in _STAND_INS:
+            continue
+        function = _STAND_INS[node.op](node)
+        name = function.function_def.signature.name
+        made[name] = function
+        node.op = "PartitionedCall"
+        for attr in list(node.attr):
+            if not attr.startswith("_"):
+                del node.attr[attr]
+        signature = function.function_def.signature
+        node.attr["Tin"].list.type.extend(each.type for each in signature.input_arg)
+        node.attr["Tout"].list.type.extend(each.type for each in signature.output_arg)
+        node.attr["f"].func.name = name
+        names.add(node.name)
+    return names
+
+
+def _rename_functions(definition: tf.compat.v1.GraphDef) -> None:
+    """Gives functions other names: TensorFlow goes on with what it knows by theirs."""
+    library, suffix = definition.library, f"_stand_ins_{next(_NUMBERS)}"
+    names = {each.signature.name for each in library.function}
+    nodes = [*definition.node, *(node for each in library.function for node in each.node_def)]
+    for node in nodes:
+        for attr in node.attr.values():
+            for called in (attr.func, *attr.list.func):
+                if called.name in names:
+                    called.name += suffix
+        if node.op in names:
+            node.op += suffix
+    for each in library.function:
+        each.signature.name += suffix
+    for each in library.gradient:
+        each.function_name += suffix
+        each.gradient_func += suffix
+
+
+def _named(value: str, names: set[str]) -> str:
+    """Returns how a function names the output of an operation, after it has become a call."""
+    node, *_ = value.split(":")
+    return re.sub(r":\w+:", ":output:", value) if node in names else value
+
+
+def _projected(node: tf.compat.v1.NodeDef) -> Any:
+    return _projection(
+        tf.as_dtype(node.attr["dtype"].type),
+        node.attr["interpolation"].s.decode(),
+        node.attr["fill_mode"].s.decode(),
+    )
+
+
+@functools.cache
+def _projection(dtype: tf.DType, interpolation: Interpolation, fill: Fill) -> Any:
+    function = tf.function(
+        functools.partial(projected, interpolation=interpolation, fill=fill), autograph=False
+    )
+    return function.get_concrete_function(
+        tf.TensorSpec([None, None, None, None], dtype),
+        tf.TensorSpec([None, 8]),
+        tf.TensorSpec([2], tf.int32),
+        tf.TensorSpec([]),
+    )
+
+
+def _gamma(node: tf.compat.v1.NodeDef) -> Any:
+    return _gamma_draw(
+        tf.as_dtype(node.attr["dtype"].type), tf.as_dtype(node.attr["shape_dtype"].type)
+    )
+
+
+@functools.cache
+def _gamma_draw(dtype: tf.DType, dtype_of_shape: tf.DType) -> Any:
+    def function(
+        shape: tf.Tensor, key: tf.Tensor, counter: tf.Tensor, alg: tf.Tensor, alpha: tf.Tensor
+    ) -> tf.Tensor:
+        return gamma_draws.drawn(tf.cast(shape, tf.int32), key, counter, alg, alpha)
+
+    return tf.function(function, autograph=False).get_concrete_function(
+        tf.TensorSpec([None], dtype_of_shape),
+        tf.TensorSpec([1], tf.uint64),
+        tf.TensorSpec([None], tf.uint64),
+        tf.TensorSpec([], tf.int32),
+        tf.TensorSpec(None, dtype),
+    )
+
+
+_STAND_INS: dict[str, Callable[[tf.compat.v1.NodeDef], Any]] = {
+    "ImageProjectiveTransformV3": _projected,
+    "StatelessRandomGammaV3": _gamma,
+}

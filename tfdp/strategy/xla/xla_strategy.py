@@ -1,0 +1,381 @@
+"""The strategy for GPUs and TPUs that users make: `tfdp.XLAStrategy`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdp import keras as tfdp_keras
+from tfdp.base import determinism, tracebacks
+from tfdp.cluster import run_status
+from tfdp.communication.replicas import CompilesPrograms, ProcessGroup, one_device
+from tfdp.data.feed import AbstractFeed
+from tfdp.errors import ScopeError
+from tfdp.strategy.xla import accelerators, jax_distributed, pending
+from tfdp.strategy.xla._jax import jax
+from tfdp.strategy.xla._tensorflow import OneDeviceExtended, ResourceVariable
+from tfdp.strategy.xla.compile_facts import CompileFacts
+from tfdp.strategy.xla.compiled import Compiled
+from tfdp.strategy.xla.device_arrays import seed_alike
+from tfdp.strategy.xla.device_variables import DeviceVariable, adopt
+from tfdp.strategy.xla.mesh_sharding import Layouts
+from tfdp.strategy.xla.process_dataset import OwnRowsDataset, are_cut
+from tfdp.strategy.xla.runs import Runs
+from tfdp.strategy.xla.xla_devices import devices_of
+
+_SHARDS = ("optimizer", "parameters")
+
+
+class XLAStrategy(tf.distribute.OneDeviceStrategy):
+    """Trains a Keras model on GPUs or TPUs exactly as one of them given the global batch would.
+
+    A step is traced once, as on one device, for batches of one size; XLA partitions it for all
+    chips, and JAX's runtime runs it (`pip install 'tfdp[xla-cuda13]'`, or `'tfdp[tpu]'`). Weights
+    stay on the chips between steps, written in place, and come to the host when they are read
+    there. `BatchNormalization` has the whole batch's statistics, and no option asks for others.
+
+    A batch of another size is compiled anew, which a warning says. What XLA cannot compile is
+    computed by the host before a step, if it depends on nothing but the batch: strings and lookup
+    tables of a model's first layers, and sizes that their values decide. Else it is refused by name
+    before anything runs, as are Python callbacks such as `tf.numpy_function`, and `run_eagerly`.
+
+    Several processes, which `tfdp run`, Slurm, MPI, Kubernetes or Ray start, run the same script;
+    they join in JAX when the first strategy is made, before JAX is used. Of a
+    `tfdp.data.pipeline` each process reads the rows of its own chips; of other data each gives
+    whole batches, which are compared, and sends its own chips their rows. Variables have the first
+    process' initial values. What callbacks write into them, each process must write alike. All
+    processes must save models and have the same callbacks; the first one alone writes the files.
+
+    Args:
+      devices: JAX's devices, such as `jax.devices()[:4]`. None: all of them. The name of a
+        topology, such as "v5e:2x4" or "h100:8": chips that need not be there, for
+        `compile_ahead` alone.
+      shard: What is cut beside the batch, each variable of 65,536 elements or more whose size along
+        an axis is a multiple of the number of devices: "optimizer", the variables that are no
+        weights; "parameters", weights as well. None: nothing.
+
+    Raises:
+      ImportError: JAX is not installed, or is too old.
+      ValueError: An argument is out of its range.
+      ClusterError: Processes cannot join, or differ: see `tfdp.strategy.xla.jax_distributed`.
+
+    >>> import keras, numpy as np, tfdp
+    >>> strategy = tfdp.XLAStrategy()  # without a GPU or TPU: the host's CPU
+    >>> with strategy.scope():
+    ...     model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
+    ...     model.compile("sgd", "mse")
+    >>> history = model.fit(np.ones([8, 4]), np.ones([8, 1]), batch_size=8, verbose=0)
+    >>> len(history.history["loss"])
+    1
+    """
+
+    def __init__(
+        self, devices: Sequence[Any] | str | None = None, shard: str | None = None
+    ) -> None:
+        if shard is not None and shard not in _SHARDS:
+            raise ValueError(
+                f"`shard` must be None or one of {_SHARDS}, but received {shard!r}. Leave it out, "
+                'or use shard="optimizer".'
+            )
+        super().__init__("/cpu:0")
+        if not isinstance(devices, str):
+            jax_distributed.join()
+        found = devices_of(devices)
+        if found[0].platform == "gpu":
+            accelerators.leave_to_jax()
+        layouts = Layouts(found, shard)
+        processes = jax_distributed.group(layouts.num_devices // layouts.num_processes)
+        options = {
+            "devices": str(layouts),
+            "shard": shard,
+            "the seed of `tfdp.enable_determinism`": determinism.chosen_seed(),
+        }
+        processes.compare("the options of a strategy", options)
+        seed_alike()
+        self._extended = _Extended(self, layouts, processes)
+        self._runs = Runs(self)
+        tfdp_keras.install(self)
+        run_status.mark_strategy_made()
+        determinism.note_strategy_made()
+
+    def __repr__(self) -> str:
+        return f"XLAStrategy({self.extended.layouts})"
+
+    @property
+    def rank(self) -> int:
+        """The number of this process among those that have the devices, from 0.
+
+        >>> import tfdp
+        >>> tfdp.XLAStrategy().rank
+        0
+        """
+        return self.extended.processes.rank
+
+    def describe(self) -> dict[str, Any]:
+        """Returns what the strategy is, for `tfdp.write_manifest`; JSON.
+
+        >>> import tfdp
+        >>> sorted(tfdp.XLAStrategy().describe())
+        ['devices', 'processes', 'replicas', 'shard']
+        """
+        layouts = self.extended.layouts
+        return {
+            "replicas": layouts.num_devices,
+            "processes": layouts.num_processes,
+            "devices": str(layouts),
+            "shard": layouts.shard,
+        }
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """The number of devices; 1 while a program of one device is traced."""
+        return 1 if one_device.is_traced() else self.extended.layouts.num_devices
+
+    @tf.autograph.experimental.do_not_convert
+    @tracebacks.filtered
+    def run(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
+        """Runs `fn` on all devices together, as one device given the whole batch runs it.
+
+        It is compiled for each shape of its arguments, and in it there is one replica:
+        `num_replicas_in_sync` is 1, `all_reduce` returns what it is given. It may be called
+        eagerly, or in a `tf.function`, in loops and branches, too; what is around it in one is the
+        host's. See docs/xla for what a loop of one's own should know.
+
+        Args:
+          fn: A function for one device. It is traced, as by `tf.function`.
+          args: Its arguments, whole batches.
+          kwargs: Those by name.
+          options: As tf.distribute has them; they are about devices with batches of their own.
+
+        Returns:
+          What `fn` returns, whole.
+
+        Raises:
+          PartitionError: It has what XLA cannot compile. It names the operation and the line.
+          TypeError: It is given strings, an iterator, or tensors that are not dense.
+          RuntimeError: It is called in a `tf.function` with `jit_compile=True`.
+          GradientError: A tape outside goes back through it.
+
+        >>> import tfdp
+        >>> strategy = tfdp.XLAStrategy()
+        >>> def step(x):
+        ...     return tf.reduce_mean(x), strategy.num_replicas_in_sync
+        >>> @tf.function
+        ... def mean(x):
+        ...     found, replicas = strategy.run(step, args=(x,))
+        ...     return strategy.reduce("SUM", found, axis=None), replicas
+        >>> [float(each) for each in mean(tf.constant([1.0, 5.0]))]
+        [3.0, 1.0]
+        """
+        if one_device.is_traced():
+            return fn(*args, **(kwargs or {}))
+        return self._runs(fn, args, kwargs)
+
+    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
+        """Reduces what a program returned, which is whole, over `axis` alone; nests leaf by leaf.
+
+        Args:
+          reduce_op: "SUM" or "MEAN", or the `tf.distribute.ReduceOp`.
+          value: A nest of tensors.
+          axis: The axis; None: the value is returned as it is.
+
+        >>> import tfdp
+        >>> float(tfdp.XLAStrategy().reduce("MEAN", tf.constant([1.0, 3.0]), axis=0))
+        2.0
+        """
+        if isinstance(reduce_op, str):
+            reduce_op = tf.distribute.ReduceOp(reduce_op.upper())
+        if axis is None:
+            return value
+        is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
+        over = tf.reduce_mean if is_mean else tf.reduce_sum
+        return tf.nest.map_structure(lambda leaf: over(leaf, axis), value)
+
+    def gather(self, value: Any, axis: int) -> Any:
+        """Returns what a program returned, which is whole: there is nothing to join along `axis`.
+
+        >>> import tfdp
+        >>> tfdp.XLAStrategy().gather(tf.constant([1.0, 3.0]), axis=0).numpy()
+        array([1., 3.], dtype=float32)
+        """
+        return value
+
+    def partitioned(self, function: Callable[..., Any] | None = None) -> Any:
+        """Makes all devices run a function that is written for one.
+
+        It is given whole batches and means what it means on one device. It is compiled for each
+        shape of its arguments.
+
+        Args:
+          function: A function of tensors, nests of them and other values, or a method, to be
+            decorated. None: the decorator is returned.
+
+        Returns:
+          A callable, which takes whole batches and returns tensors.
+
+        Raises:
+          PartitionError: When it is called: it has what XLA cannot compile. It names the operation
+            and the line.
+
+        >>> import tfdp
+        >>> strategy = tfdp.XLAStrategy()
+        >>> with strategy.scope():
+        ...     slope = tf.Variable(0.0)
+        >>> @strategy.partitioned
+        ... def step(x, y):
+        ...     with tf.GradientTape() as tape:
+        ...         loss = tf.reduce_mean((slope * x - y) ** 2)
+        ...     slope.assign_sub(0.1 * tape.gradient(loss, slope))
+        ...     return loss
+        >>> x = tf.constant([1.0, 2.0, 3.0])
+        >>> [round(float(step(x, 2 * x)), 4) for _ in range(3)]
+        [18.6667, 0.083, 0.0004]
+        """
+        if function is None:
+            return self.partitioned
+        return Compiled(self, function)
+
+    def compile_ahead(self, model: keras.Model, batch: Any, method: str = "fit") -> CompileFacts:
+        """Compiles a model's step without running it, for chips that need not be there.
+
+        A step that does not fit into a chip's memory is an error here, as it would be there. Where
+        the devices are there, the method then has its program at once.
+
+        Args:
+          model: A model that was made, and compiled by Keras, in the scope.
+          batch: A batch as the model's data have it, such as `(x, y)`, with `tf.TensorSpec` in
+            place of tensors, or tensors. `dataset.element_spec` is one, where all sizes are known.
+          method: Whose step: "fit", "evaluate" or "predict".
+
+        Returns:
+          What compiling has shown: collectives, memory, seconds.
+
+        Raises:
+          ValueError: A size is not known, or `method` is another one.
+          MemoryError: The step does not fit into a chip's memory.
+          PartitionError: It has what XLA cannot compile.
+          ScopeError: The model was made outside of the scope.
+
+        >>> import keras, tfdp
+        >>> strategy = tfdp.XLAStrategy()  # tfdp.XLAStrategy("v5e:2x4"), where libtpu is installed
+        >>> with strategy.scope():
+        ...     model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
+        ...     model.compile("sgd", "mse")
+        >>> batch = tf.TensorSpec([8, 4]), tf.TensorSpec([8, 1])
+        >>> strategy.compile_ahead(model, batch).weights_copied
+        0
+        """
+        self._check_own(model)
+        facts: CompileFacts = tfdp_keras.compile_ahead(model, batch, method)
+        return facts
+
+    def explain(self, model: keras.Model, method: str = "fit") -> CompileFacts:
+        """Returns what compiling a model's step has shown: seconds, collectives and memory.
+
+        Args:
+          model: A model that was built in the scope and has run a step.
+          method: Whose step: "fit", "evaluate" or "predict".
+
+        Raises:
+          ValueError: The method has run no step yet.
+          ScopeError: The model was made outside of the scope.
+
+        >>> import keras, numpy as np, tfdp
+        >>> strategy = tfdp.XLAStrategy()
+        >>> with strategy.scope():
+        ...     model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
+        ...     model.compile("sgd", "mse")
+        >>> history = model.fit(np.ones([8, 4]), np.ones([8, 1]), batch_size=8, verbose=0)
+        >>> strategy.explain(model).host_transfers
+        ()
+        """
+        self._check_own(model)
+        return tfdp_keras.explain(model, method)
+
+    def _check_own(self, model: keras.Model) -> None:
+        if model.distribute_strategy is not self:
+            raise ScopeError(
+                "A model must be made in the scope of the strategy that is asked, but "
+                f"{model.name!r} was made outside it. Ask its own strategy, or move its "
+                "construction and `compile` into `with strategy.scope():`."
+            )
+
+
+class _Extended(OneDeviceExtended, CompilesPrograms):
+    """The strategy's inner part: the host, whose variables' values may be on the devices."""
+
+    def __init__(self, container: XLAStrategy, layouts: Layouts, processes: ProcessGroup) -> None:
+        super().__init__(container, "/cpu:0")
+        self.layouts = layouts
+        self.processes = processes
+        # TensorFlow says so of the inner part that a strategy is made with, which this replaces.
+        self._retrace_functions_for_each_device = False
+
+    @property
+    def should_checkpoint(self) -> bool:
+        return bool(jax.process_index() == 0)
+
+    @property
+    def should_save_summary(self) -> bool:
+        return self.should_checkpoint
+
+    def program(self, function: Callable[..., Any]) -> Compiled:
+        return self._container_strategy().partitioned(function)
+
+    def wait(self) -> None:
+        pending.wait()
+
+    def of_one_device(self) -> XLAStrategy:
+        return XLAStrategy(self.layouts.devices[:1])
+
+    @contextlib.contextmanager
+    def at_home(self, variables: Iterable[object]) -> Iterator[None]:
+        with contextlib.ExitStack() as kept:
+            for variable in variables:
+                if isinstance(variable, DeviceVariable):
+                    kept.enter_context(variable.at_home())
+            yield
+
+    def order_of_sums(self) -> dict[str, object]:
+        return {"devices": str(self.layouts), "shard": self.layouts.shard}
+
+    def take_order_of_sums(self, kept: Mapping[str, object]) -> list[str]:
+        own = self.order_of_sums()
+        return [
+            f"{name} were {kept.get(name)!r} and are {own[name]!r}"
+            for name in own
+            if own[name] != kept.get(name)
+        ]
+
+    def _create_variable(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> Any:
+        if tf.inside_function() and tf.executing_eagerly():
+            # The function that is traced would make it later, and assign to it in its graph.
+            given = {
+                name: value
+                for name, value in kwargs.items()
+                if value is not None and name != "use_resource"
+            }
+            variable: tf.Variable = ResourceVariable(**given)
+        else:
+            variable = super()._create_variable(next_creator, **kwargs)
+        return adopt(variable, is_weight=kwargs.get("trainable") is not False)
+
+    def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
+        if self.layouts.num_processes > 1 and isinstance(dataset, AbstractFeed):
+            return OwnRowsDataset(dataset) if are_cut(dataset) else dataset
+        return dataset  # batches are cut where they are sent
+
+    def _use_merge_call(self) -> bool:
+        return False  # what runs on the host has no replicas that could meet
+
+    def colocate_vars_with(self, colocate_with_variable: Any) -> Any:
+        return contextlib.nullcontext()
+
+    def update(
+        self, var: Any, fn: Any, args: Any = (), kwargs: Any = None, group: bool = True
+    ) -> Any:
+        return fn(var, *args, **(kwargs or {}))

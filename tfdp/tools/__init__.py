@@ -1,0 +1,1 @@
+"""The commands behind `tfdp`; nothing that trains imports them."""

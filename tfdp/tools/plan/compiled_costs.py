@@ -1,0 +1,101 @@
+"""A model's own step on a chip that need not be there, from what XLA compiles it to."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.tools.plan import measuring, plan_models
+from tfdp.tools.plan.quantities import Chip
+from tfdp.tools.prediction import Workload
+
+# Of a step's operations the backward pass has two thirds: two products for each of the forward's.
+_BACKWARD = 2 / 3
+
+
+def workload(what: str, batch: int, optimizer: str | None, chip: Chip) -> tuple[Workload, str]:
+    """Returns what a replica computes in a step of `batch` examples, and where that comes from.
+
+    The whole step is compiled for one device, with the model's own optimizer, or Adam, and a loss
+    whose cost no model notices. It takes as long as the chip needs for its operations, or for the
+    bytes that they read and write, whichever is longer: no chip is faster, and few programs of many
+    small operations are as fast.
+
+    Cost: the step is traced and compiled once, and not run.
+
+    Args:
+      what: The model: see `plan_models.build`.
+      batch: The examples.
+      optimizer: A name of `SLOTS`, for the memory; None: the model's own.
+      chip: The chip.
+
+    Raises:
+      ModelError: JAX is not installed, or the model cannot be built or compiled.
+    """
+    try:
+        import jax
+
+        import tfdp
+    except ImportError as error:
+        raise plan_models.ModelError(
+            f"`chip` must have JAX, whose compiler tells what a step costs ({error}); do `pip "
+            "install 'tfdp[tpu]'`."
+        ) from error
+    strategy = tfdp.XLAStrategy(jax.devices()[:1])
+    with strategy.scope():
+        model = plan_models.build(what)
+        work = measuring.workload(model, batch, optimizer, timed=False)
+        model.compile(getattr(model, "optimizer", None) or "adam", "mse")
+    try:
+        facts = strategy.compile_ahead(model, _batch(model, batch))
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise plan_models.ModelError(
+            f"`model` must be one that XLA compiles; received {what!r}, which fails "
+            f"({type(error).__name__}: {str(error)[:300]}); leave `--chip` out to time it here."
+        ) from error
+    seconds = max(
+        facts.operations / chip.operations_per_second,
+        facts.bytes_accessed / chip.bytes_per_second,
+    )
+    weights = sum(tensor.size_bytes for tensor in work.tensors)
+    kept = weights * (2 + work.slots) + work.frozen_bytes  # with gradients
+    work = dataclasses.replace(
+        work,
+        forward_seconds=(1 - _BACKWARD) * seconds,
+        backward_seconds=_BACKWARD * seconds,
+        other_seconds=measuring.OTHER_SECONDS,
+        first_seconds=sum(facts.seconds.values()),
+        activation_bytes=max(0.0, facts.memory_bytes - kept),
+    )
+    return work, (
+        f"compiled by XLA: {facts.operations / 1e9:.3g} billion operations and "
+        f"{facts.bytes_accessed / 1e9:.3g} GB read and written a step"
+    )
+
+
+def _batch(model: Any, batch: int) -> tuple[Any, Any]:
+    """Returns the specifications of a model's inputs, and of targets that are as its outputs."""
+
+    def of(tensor: Any, dtype: str) -> tf.TensorSpec:
+        shape = (batch, *tensor.shape[1:])
+        if None in shape:
+            raise plan_models.ModelError(
+                f"`model` must have inputs and outputs of known shapes; received {model.name!r} "
+                f"with {tuple(tensor.shape)}; give `keras.Input` all sizes, or leave `--chip` out."
+            )
+        return tf.TensorSpec(shape, dtype)
+
+    if not getattr(model, "inputs", None):
+        raise plan_models.ModelError(
+            f"`model` must have inputs of known shapes; received {model.name!r}, a subclass; build "
+            "it by the functional API, or leave `--chip` out."
+        )
+    inputs = [of(each, each.dtype) for each in model.inputs]
+    targets = [of(each, "float32") for each in model.outputs]
+    return _alone(inputs), _alone(targets)
+
+
+def _alone(specs: list[tf.TensorSpec]) -> Any:
+    return specs[0] if len(specs) == 1 else specs

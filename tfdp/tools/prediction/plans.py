@@ -1,0 +1,304 @@
+"""A plan, and the prediction of its step: what is computed, sent and waited for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from tfdp.tools.prediction.cluster_model import ClusterModel
+from tfdp.tools.prediction.lateness import slowest
+from tfdp.tools.prediction.memory import SHARDS, Memory, memory_of
+from tfdp.tools.prediction.replay import replay
+from tfdp.tools.prediction.sending import COMPRESSIONS, CompressionCost, halves_of, sum_of
+from tfdp.tools.prediction.workload import GradientTensor, Workload, buckets
+from tfdp.topology import Topology
+from tfdp.topology.topology_names import from_name
+
+# The sum at a step's end: a loss, counts and metrics.
+_ENDING = GradientTensor((64,))
+
+SYNCHRONIZATIONS = ("none", "local_sgd")
+BATCH_NORMALIZATIONS = ("whole_batch", "per_replica")
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The choices that a strategy is given.
+
+    Attributes:
+      topology: A name, or a topology.
+      bucket_bytes: The strategy's `bucket_bytes`.
+      compression: A name of :data:`tfdp.tools.prediction.sending.COMPRESSIONS`.
+      synchronization: One of :data:`SYNCHRONIZATIONS`.
+      every: The updates in a synchronization's round.
+      shard: What is divided among the ranks; see :data:`tfdp.tools.prediction.memory.SHARDS`.
+      accumulation: The optimizer's `gradient_accumulation_steps`.
+      batch_normalization: Whose statistics plain BatchNormalization has.
+
+    Raises:
+      ValueError: A name is unknown, a number is below 1, or `shard` is beside a synchronization, or
+        a compression that needs whole gradients, which the strategy refuses.
+
+    >>> Plan("tree", 4 * 2**20).arguments()
+    ['topology="tree"', 'bucket_bytes=4 * 2**20']
+    """
+
+    topology: str | Topology = "native"
+    bucket_bytes: int = 25 * 2**20
+    compression: str = "none"
+    synchronization: str = "none"
+    every: int = 1
+    shard: str = "none"
+    accumulation: int = 1
+    batch_normalization: str = "whole_batch"
+
+    def __post_init__(self) -> None:
+        from_name(self.topology)
+        for name, known in (
+            ("compression", tuple(COMPRESSIONS)),
+            ("synchronization", SYNCHRONIZATIONS),
+            ("shard", SHARDS),
+            ("batch_normalization", BATCH_NORMALIZATIONS),
+        ):
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"`{name}` must be one of {', '.join(known)}, but received "
+                    f"{getattr(self, name)!r}. Use {known[0]!r}."
+                )
+        for name in ("bucket_bytes", "every", "accumulation"):
+            if getattr(self, name) < 1:
+                raise ValueError(
+                    f"`{name}` must be at least 1, but received {getattr(self, name)}. Use "
+                    f"{name}=1 or more."
+                )
+
+        if self.shard == "none":
+            return
+        if self.synchronization != "none":
+            raise ValueError(
+                "`shard` must be without a synchronization, but received "
+                f"{self.synchronization!r}. Leave it out, or `shard`."
+            )
+        if not COMPRESSIONS[self.compression].sums_parts:
+            taken = [name for name, each in COMPRESSIONS.items() if each.sums_parts]
+            raise ValueError(
+                f"A compression beside `shard` must be one of {', '.join(taken)}, which sum parts "
+                f"of gradients, but received {self.compression!r}. Use {taken[1]!r}, or leave "
+                "`shard` out."
+            )
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether N replicas train what one device trains, to rounding."""
+        one_batch = self.synchronization == "none" and self.batch_normalization == "whole_batch"
+        return one_batch and COMPRESSIONS[self.compression].exact
+
+    def arguments(self) -> list[str]:
+        """Returns the arguments of `tfdp.DataParallelStrategy`, as a program writes them."""
+        written = []
+        if self.topology != "native":
+            named = isinstance(self.topology, str)
+            shown = f'"{self.topology}"' if named else f"tfdp.topology.{self.topology!r}"
+            written.append(f"topology={shown}")
+        if self.bucket_bytes != 25 * 2**20:
+            mebibytes, rest = divmod(self.bucket_bytes, 2**20)
+            times = "" if mebibytes == 1 else f"{mebibytes} * "
+            shown = str(self.bucket_bytes) if rest else f"{times}2**20"
+            written.append(f"bucket_bytes={shown}")
+        if self.compression != "none":
+            written.append(COMPRESSIONS[self.compression].argument)
+        if self.synchronization != "none":
+            written.append(f"synchronization=tfdp.synchronization.LocalSGD({self.every})")
+        if self.shard != "none":
+            written.append(f'shard="{self.shard}"')
+        if self.batch_normalization != "whole_batch":
+            written.append(f'batch_normalization="{self.batch_normalization}"')
+        return written
+
+    def written(self) -> str:
+        """Returns the strategy as a program writes it.
+
+        >>> Plan("ring").written()
+        'tfdp.DataParallelStrategy(topology="ring")'
+        """
+        return f"tfdp.DataParallelStrategy({', '.join(self.arguments())})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """The predicted step of a plan on a cluster.
+
+    Attributes:
+      plan: The plan.
+      ranks: The number of ranks.
+      hosts: The number of hosts.
+      compute_seconds: The forward and backward pass of a rank.
+      late_seconds: The wait for the slowest rank.
+      communication_seconds: The *exposed* communication, which the backward pass does not hide.
+      update_seconds: The optimizer's update.
+      other_seconds: Input, Keras, callbacks, launches.
+      memory: The bytes of a replica.
+      alone_seconds: The step of one rank that has nobody to wait for.
+      examples: The examples of all ranks in a step.
+
+    >>> from tfdp.tools.prediction.workload import GradientTensor
+    >>> from tfdp.topology import Links
+    >>> work = Workload((GradientTensor((6_250_000,)),), 0.5, 1.0, batch=32)
+    >>> found = predict(Plan("ring"), work, ClusterModel(4, 1, Links(0, 25e6, 0, 25e6)))
+    >>> isinstance(found, Prediction), round(found.step_seconds, 3), round(found.efficiency, 3)
+    (True, 3.0, 0.5)
+    """
+
+    plan: Plan
+    ranks: int
+    hosts: int
+    compute_seconds: float
+    late_seconds: float
+    communication_seconds: float
+    update_seconds: float
+    other_seconds: float
+    memory: Memory
+    alone_seconds: float
+    examples: int
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """The seconds of a step by part."""
+        return {
+            "compute": self.compute_seconds,
+            "late": self.late_seconds,
+            "communication": self.communication_seconds,
+            "update": self.update_seconds,
+            "other": self.other_seconds,
+        }
+
+    @property
+    def step_seconds(self) -> float:
+        """The time of a step."""
+        return sum(self.parts.values())
+
+    @property
+    def efficiency(self) -> float:
+        """The rate of a rank, over that of one alone; 1 is ideal."""
+        return self.alone_seconds / self.step_seconds if self.step_seconds else 1.0
+
+    @property
+    def examples_per_second(self) -> float:
+        """The rate of all ranks."""
+        return self.examples / self.step_seconds if self.step_seconds else 0.0
+
+
+def predict(
+    plan: Plan, work: Workload, cluster: ClusterModel, compression: CompressionCost | None = None
+) -> Prediction | None:
+    """Predicts the step of a plan; None where its topology cannot be told for so many ranks.
+
+    1. A rank computes. The buckets' gradients are there one after the other, as the backward pass
+       goes on; where a compression or a synchronization waits for its end, all of them then.
+    2. The slowest rank sets the pace: all compute as long as the expected slowest of n.
+    3. The buckets are replayed (:func:`tfdp.tools.prediction.replay.replay`). What ends after the
+       backward pass is exposed.
+    4. The update follows, and the small sum at the step's end.
+    5. Each layer with the whole batch's statistics holds up both passes until they are summed.
+
+    Of k steps that accumulate, one sends; of a round of k updates, one. Times are means over them.
+    With `shard` each rank gets its part of a sum in step 3, for "gradients" in each of the k steps,
+    updates an n-th, and gets the others' when the update has ended, which nothing hides. With
+    "parameters" it gets them twice a step, which the forward and the backward pass hide but for
+    what does not fit into them, and for the first bucket. A compression acts on the parts of sums.
+
+    Args:
+      plan: The plan; one rank alone has nothing to shard.
+      work: What a replica computes.
+      cluster: The ranks and links.
+      compression: What the plan's compression is taken for; None: itself.
+    """
+    compression = compression or COMPRESSIONS[plan.compression]
+    if cluster.ranks == 1:
+        plan = dataclasses.replace(plan, shard="none")
+    shards = plan.shard != "none"
+    forward = cluster.slowdown * work.forward_seconds
+    backward = cluster.slowdown * work.backward_seconds
+    pace = slowest(cluster.ranks, work.deviation)
+    computed = pace * (forward + backward)
+    waits = compression.waits or plan.synchronization != "none"
+    arrivals, gathering, halves = [], 0.0, []
+    tensors = work.tensors
+    if plan.synchronization != "none":  # weights travel, and all rows of them
+        tensors = tuple(dataclasses.replace(tensor, rows=0) for tensor in tensors)
+    for bucket in buckets(tensors, plan.bucket_bytes):
+        if shards:
+            sum_, gathered = halves_of(bucket.tensors, cluster, compression)
+            gathering += gathered.seconds
+            halves.append((sum_.core_seconds + sum_.seconds, gathered.seconds))
+        else:
+            found = sum_of(bucket.tensors, cluster, plan.topology, compression)
+            if found is None:
+                return None
+            sum_ = found
+        ready = computed if waits else pace * (forward + bucket.ready * backward)
+        arrivals.append((ready, sum_))
+    exposed = max(0.0, max(replay(arrivals)) - computed)
+    updates = plan.accumulation * (1 if plan.synchronization == "none" else plan.every)
+    sending = exposed if plan.shard == "gradients" else exposed / updates
+    if plan.shard == "parameters":
+        after = exposed if waits else None
+        sending, gathering = _of_weights(halves, pace * forward, pace * backward, after), 0.0
+    updating = work.update_seconds / plan.accumulation
+    return Prediction(
+        plan=plan,
+        ranks=cluster.ranks,
+        hosts=cluster.hosts,
+        compute_seconds=forward + backward,
+        late_seconds=computed - (forward + backward),
+        communication_seconds=sending
+        + gathering / updates
+        + _seconds_of([_ENDING], plan, cluster)
+        + _seconds_of(_of_layers(plan, work), plan, cluster),
+        update_seconds=cluster.slowdown * updating / (cluster.ranks if shards else 1),
+        other_seconds=cluster.slowdown * work.other_seconds,
+        memory=memory_of(
+            work,
+            cluster.ranks,
+            plan.shard,
+            plan.bucket_bytes,
+            plan.accumulation,
+            compression.waits,
+        ),
+        alone_seconds=work.compute_seconds + updating + work.other_seconds,
+        examples=cluster.ranks * work.batch,
+    )
+
+
+def _of_weights(
+    halves: Sequence[tuple[float, float]], forward: float, backward: float, waiting: float | None
+) -> float:
+    """Returns what passes do not hide of weights that are gathered for both, and of gradients.
+
+    Args:
+      halves: Of each bucket, in the order of the backward pass, the seconds in which each rank gets
+        its part of the sum, and in which all get the whole.
+      forward: The seconds of the forward pass.
+      backward: Those of the backward pass.
+      waiting: Those of all sums, where they wait for the end of the backward pass; None: they do
+        not.
+    """
+    scattered, gathered = (sum(each) for each in zip(*halves, strict=True))
+    (last_scattered, first_gathered) = halves[-1]
+    before = first_gathered + max(0.0, gathered - first_gathered - forward)
+    if waiting is not None:
+        return before + max(0.0, gathered - backward) + waiting
+    after = last_scattered + max(0.0, gathered + scattered - last_scattered - backward)
+    return before + after
+
+
+def _of_layers(plan: Plan, work: Workload) -> list[GradientTensor]:
+    """Returns what layers sum in both passes."""
+    is_own = plan.batch_normalization == "per_replica"
+    return [each for one in work.normalized if not (one.is_plain and is_own) for each in one.sums]
+
+
+def _seconds_of(numbers: Sequence[GradientTensor], plan: Plan, cluster: ClusterModel) -> float:
+    """Returns the time of sums of few numbers, one after the other, by the strategy's topology."""
+    sums = (sum_of((each,), cluster, plan.topology, COMPRESSIONS["none"]) for each in numbers)
+    return sum(0.0 if found is None else found.seconds for found in sums)

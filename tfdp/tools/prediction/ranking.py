@@ -1,0 +1,193 @@
+"""The advice: plans by their predicted steps, and what limits the best of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tfdp.tools.prediction.cluster_model import ClusterModel
+from tfdp.tools.prediction.plans import Plan, Prediction, predict
+from tfdp.tools.prediction.sending import COMPRESSIONS, CompressionCost
+from tfdp.tools.prediction.workload import Workload
+
+#: Simpler ones first; "auto" measures the links for a while when it starts.
+TOPOLOGIES = (
+    "native",
+    "direct",
+    "halving_doubling",
+    "torus",
+    "tree",
+    "hierarchical",
+    "ring",
+    "auto",
+)
+BUCKETS = (25 * 2**20, 2**20, 4 * 2**20, 100 * 2**20)
+ROUNDS = (10, 100)
+
+#: A plan is preferred to a simpler one where it is faster by this share of a step.
+WORTH = 0.02
+
+
+def candidates(
+    base: Plan,
+    topologies: Sequence[str] = TOPOLOGIES,
+    bucket_bytes: Sequence[int] = BUCKETS,
+    compressions: Sequence[str] = ("none", "bfloat16", "int8", "powersgd"),
+    rounds: Sequence[int] = ROUNDS,
+    normalizes: bool = False,
+) -> list[Plan]:
+    """Returns plans in the order of how much they change: simpler ones first.
+
+    Args:
+      base: What all of them share: `shard` and `accumulation`. With `shard` there is neither a
+        choice of topologies nor of rounds: the strategy sends halves of sums. Of compressions
+        those are left that sum parts.
+      topologies: Names of topologies.
+      bucket_bytes: Sizes of buckets.
+      compressions: Names of compressions.
+      rounds: The lengths of rounds of `LocalSGD`; empty for none.
+      normalizes: Whether plain BatchNormalization may have a replica's own statistics, too.
+
+    >>> len(candidates(Plan(), ["native", "tree"], [2**20], ["none", "int8"], []))
+    4
+    >>> len(candidates(Plan(), ["native", "tree"], [2**20], ["none", "int8"], [], normalizes=True))
+    6
+    >>> len(candidates(Plan(shard="optimizer"), compressions=["none", "int8", "powersgd"]))
+    8
+
+    Raises:
+      ValueError: No compression is left.
+    """
+    if base.shard != "none":
+        left = [name for name in compressions if COMPRESSIONS[name].sums_parts]
+        topologies, compressions, rounds = topologies[:1], left or compressions, ()
+    summed = [
+        dataclasses.replace(base, topology=topology, bucket_bytes=size, compression=compression)
+        for compression, topology, size in itertools.product(compressions, topologies, bucket_bytes)
+    ]
+    apart = [
+        dataclasses.replace(
+            base,
+            topology=topology,
+            compression="none",
+            synchronization="local_sgd",
+            every=every,
+        )
+        for every, topology in itertools.product(rounds, topologies)
+    ]
+    own = [
+        dataclasses.replace(plan, batch_normalization="per_replica")
+        for plan in summed
+        if normalizes and plan.is_exact
+    ]
+    return summed + own + apart
+
+
+def ranked(plans: Iterable[Plan], work: Workload, cluster: ClusterModel) -> list[Prediction]:
+    """Returns the predictions of all plans that can be told: those that are exact, then the others.
+
+    In each part the fastest comes first; of the plans within :data:`WORTH` of that, the one that
+    was given first is taken to be faster.
+
+    Raises:
+      ValueError: No plan can be told for so many ranks.
+
+    >>> from tfdp.tools.prediction.workload import GradientTensor
+    >>> from tfdp.topology import Links
+    >>> work = Workload((GradientTensor((1000, 1000)),), 0.01, 0.02)
+    >>> slow = ClusterModel(4, 2, Links(1e-4, 1e9, 1e-3, 25e6))
+    >>> ranked(candidates(Plan(), rounds=[], compressions=["none"]), work, slow)[0].plan.topology
+    'halving_doubling'
+    """
+    found = [p for plan in plans if (p := predict(plan, work, cluster)) is not None]
+    if not found:
+        raise ValueError(
+            "Halving and doubling on more than 32 ranks is planned for hosts, and ranks of a host, "
+            f"of powers of two alone, but received {cluster.hosts} hosts of "
+            f"{cluster.ranks_of_host}. Use a power of two, or another topology, too."
+        )
+    least = {
+        exact: min((one.step_seconds for one in found if one.plan.is_exact == exact), default=0.0)
+        for exact in (True, False)
+    }
+
+    def key(one: Prediction) -> tuple[bool, float]:
+        near = one.step_seconds <= (1 + WORTH) * least[one.plan.is_exact]
+        return not one.plan.is_exact, 0.0 if near else one.step_seconds
+
+    return sorted(found, key=key)  # which keeps the order of equals
+
+
+@dataclasses.dataclass(frozen=True)
+class Limit:
+    """One thing that could be better, and the share of a step that it would take away.
+
+    Attributes:
+      name: What it is.
+      gain: The share of a step's time.
+
+    >>> Limit("links between hosts", 0.25).gain
+    0.25
+    """
+
+    name: str
+    gain: float
+
+
+def limits(plan: Plan, work: Workload, cluster: ClusterModel) -> list[Limit]:
+    """Returns what limits a plan, the most telling first: each thing is made twice as good.
+
+    >>> from tfdp.tools.prediction.workload import GradientTensor
+    >>> from tfdp.topology import Links
+    >>> work = Workload((GradientTensor((1000, 1000)),), 0.01, 0.02)
+    >>> limits(Plan(), work, ClusterModel(4, 1, Links(1e-4, 1e9, 1e-3, 25e6)))[0].name
+    'the rate of the links between hosts'
+    """
+    links = cluster.links
+    step = links.engine_step_seconds
+    changed: dict[str, tuple[Workload, ClusterModel, CompressionCost]] = {}
+    compression = COMPRESSIONS[plan.compression]
+
+    def with_links(**values: Any) -> tuple[Workload, ClusterModel, CompressionCost]:
+        better = dataclasses.replace(cluster, links=dataclasses.replace(links, **values))
+        return work, better, compression
+
+    def with_work(**values: Any) -> tuple[Workload, ClusterModel, CompressionCost]:
+        return dataclasses.replace(work, **values), cluster, compression
+
+    changed["the rate of the links between hosts"] = with_links(
+        bytes_per_second_between=2 * links.bytes_per_second_between
+    )
+    changed["the rate of the links inside a host"] = with_links(
+        bytes_per_second_inside=2 * links.bytes_per_second_inside
+    )
+    changed["the latency of messages"] = with_links(
+        latency_seconds_inside=links.latency_seconds_inside / 2,
+        latency_seconds_between=links.latency_seconds_between / 2,
+        operation_seconds=links.operation_seconds / 2,
+        engine_step_seconds=None if step is None else step / 2,
+    )
+    changed["the cores that move the bytes"] = with_links(
+        core_seconds_per_byte=links.core_seconds_per_byte / 2
+    )
+    changed["the forward and backward pass"] = with_work(
+        forward_seconds=work.forward_seconds / 2, backward_seconds=work.backward_seconds / 2
+    )
+    changed["ranks that are slower than others"] = with_work(deviation=work.deviation / 2)
+    changed["the optimizer's update"] = with_work(update_seconds=work.update_seconds / 2)
+    changed["input, Keras and callbacks"] = with_work(other_seconds=work.other_seconds / 2)
+    rate = compression.gigabytes_per_second
+    if rate is not None:
+        faster = dataclasses.replace(compression, gigabytes_per_second=2 * rate)
+        changed["the rate of the compression"] = work, cluster, faster
+    now = predict(plan, work, cluster)
+    if now is None or not now.step_seconds:
+        return []
+    found = []
+    for name, better in changed.items():
+        then = predict(plan, *better)
+        assert then is not None  # the same topology
+        found.append(Limit(name, 1 - then.step_seconds / now.step_seconds))
+    return sorted((one for one in found if one.gain > 0), key=lambda one: -one.gain)

@@ -1,0 +1,87 @@
+"""What a step exchanges, as tables of the page, from `explain.json` of a partitioned program."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from tfdp.base import words
+
+FILE = "explain.json"
+
+COLLECTIVES = ("number", "kind", "bytes", "sent", "needs", "overlaps", "largest", "asked for by")
+WHOLE = ("operation", "line", "why", "times", "gathered")
+LOCAL = ("where", "operations", "products")
+
+_WITHIN = {"branch": " in a branch", "loop": " in each round of a loop"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchanges:
+    """What a step exchanges, in words.
+
+    Args:
+      sentences: The summary.
+      collectives: A row of `COLLECTIVES` for each.
+      whole: A row of `WHOLE` for each line whose operations are computed whole.
+      local: Rows of `LOCAL`.
+    """
+
+    sentences: tuple[str, ...]
+    collectives: tuple[tuple[str, ...], ...]
+    whole: tuple[tuple[str, ...], ...]
+    local: tuple[tuple[str, ...], ...]
+
+
+def exchanges(values: Mapping[str, Any]) -> Exchanges:
+    """Returns the tables of an explanation, the object in its file.
+
+    Raises:
+      AttributeError, KeyError, OverflowError, TypeError, ValueError: It is no explanation.
+
+    >>> amount = {"operations": 9, "products": 2}
+    >>> group = {"amount": amount, "types": {}}
+    >>> found = exchanges({"summary": ["Nothing."], "collectives": [], "whole": [],
+    ...                    "share": group, "everywhere": group, "gathered": group})
+    >>> found.local[0]
+    ('each replica on its own share of the batch', '9', '2')
+    """
+    groups = {
+        "each replica on its own share of the batch": values["share"],
+        "every replica alike, of what all have": values["everywhere"],
+        "of these, after what was gathered": values["gathered"],
+    }
+    return Exchanges(
+        sentences=tuple(map(str, values["summary"])),
+        collectives=tuple(_collective(each, values["total"]) for each in values["collectives"]),
+        whole=tuple(
+            (
+                str(each["operation"]),
+                str(each["line"]),
+                str(each["reason"]),
+                words.number(each["times"]),
+                str(each["size"]) if each["tensors"] else "nothing more",
+            )
+            for each in values["whole"]
+        ),
+        local=tuple(
+            (where, *(words.number(group["amount"][key]) for key in ("operations", "products")))
+            for where, group in groups.items()
+        ),
+    )
+
+
+def _collective(values: Mapping[str, Any], total: Mapping[str, Any]) -> tuple[str, ...]:
+    needs = ", ".join(words.number(number) for number in values["needs"])
+    return (
+        words.number(values["number"]),
+        f"{values['kind']}, {words.count(values['tensors'], 'tensor')}"
+        + _WITHIN.get(values["within"], ""),
+        str(values["size"]),
+        words.size(values["bytes_sent"]),
+        needs or "–",
+        f"{words.number(values['overlaps']['operations'])} of {words.number(total['operations'])}",
+        str(values["largest"]),
+        str(values["asked_by"]),
+    )

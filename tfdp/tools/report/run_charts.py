@@ -1,0 +1,261 @@
+"""The charts of a run: learning, speed, parts of a step, waits, efficiency, optimizer, attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tfdp.base.words import count, duration, number, percent
+from tfdp.tools.report.bars import bar_chart
+from tfdp.tools.report.breakdown import RankSplit, over_time
+from tfdp.tools.report.charts import Chart
+from tfdp.tools.report.late_ranks import Wait
+from tfdp.tools.report.lines_and_areas import Series, area_chart, line_chart
+from tfdp.tools.report.log_directory import LoggedRun
+from tfdp.tools.report.rank_log import steady
+from tfdp.tools.report.rate_comparison import Point
+from tfdp.tools.report.run_attempts import LoggedAttempt
+from tfdp.tools.report.summary import curves
+
+PART_NAMES = {
+    "input": "input wait",
+    "compute": "compute",
+    "meeting": "waiting for numbers",
+    "communication": "exposed communication",
+    "other": "other",
+    "rest": "rest of the step",
+}
+
+
+_WELL, _STOPPED = 0, 75  # at a checkpoint, to go on
+
+_ATTEMPT_NAMES = {"compute": "ended well", "input": "stopped at a checkpoint", "wait": "failed"}
+
+
+def learning(run: LoggedRun) -> list[Chart]:
+    """Draws losses and metrics by epoch, and the loss by step.
+
+    >>> from types import SimpleNamespace as Fake
+    >>> from tfdp.tools.report.log_lines import EpochLine, StepLine
+    >>> epochs = (EpochLine(0, 0, 1, 1.0, {"loss": 2.0, "auc": 0.5}),)
+    >>> log = Fake(epochs=epochs, steps=(StepLine(0, 1, 0, 1, 8, 1.0, loss=2.0),), restarts=())
+    >>> [chart.title for chart in learning(Fake(first=log))]
+    ['loss', 'Loss by step', 'auc']
+    """
+    charts = [
+        line_chart(
+            curve.name,
+            [
+                Series("training", curve.training, "s0"),
+                Series("validation", curve.validation, "s1", dashed=True),
+            ],
+            x_label="epoch",
+            may_be_logarithmic="loss" in curve.name,
+        )
+        for curve in curves(run.first)
+    ]
+    note = "As Keras logs it: within an epoch the mean of its steps so far."
+    by_step = _by_step(run, "Loss by step", "loss", "s0", may_be_logarithmic=True, note=note)
+    charts.insert(1, by_step)
+    return [chart for chart in charts if chart is not None]
+
+
+def speed(run: LoggedRun) -> list[Chart]:
+    """Draws examples per second and the time of a step, of steps that are :func:`steady`.
+
+    >>> from types import SimpleNamespace as Fake
+    >>> from tfdp.tools.report.log_lines import StepLine
+    >>> log = Fake(sessions=(), steps=(StepLine(0, 1, 0, 1, None, 1.0),), restarts=())
+    >>> [chart.title for chart in speed(Fake(first=log))]
+    ['Step time']
+    """
+    steps = steady(run.first)
+    counted = [(s.step, s.examples, s.seconds) for s in steps if s.examples is not None]
+    rates = [(step, examples / seconds) for step, examples, seconds in counted if seconds > 0]
+    times = [(s.step, 1e3 * s.seconds / s.steps) for s in steps]
+    marks = run.first.restarts
+    charts = [
+        line_chart(
+            "Examples per second",
+            [Series("examples per second", rates, "s0")],
+            x_label="step",
+            zero=True,
+            marks=marks,
+        ),
+        line_chart(
+            "Step time",
+            [Series("milliseconds", times, "s3")],
+            x_label="step",
+            unit="ms",
+            zero=True,
+            marks=marks,
+        ),
+    ]
+    return [chart for chart in charts if chart is not None]
+
+
+def step_parts(run: LoggedRun, splits: Sequence[RankSplit]) -> tuple[Chart | None, Chart | None]:
+    """Draws each rank's step as a bar, and the median of the ranks over time.
+
+    >>> from types import SimpleNamespace as Fake
+    >>> from tfdp.tools.report.breakdown import Split
+    >>> run = Fake(ranks=(), first=Fake(restarts=()))
+    >>> bars, chart = step_parts(run, [RankSplit(0, "a", Split({"compute": 0.01}), 5)])
+    >>> bars.rows, chart
+    ((('rank 0 on a', '10 ms'),), None)
+    """
+    bars = bar_chart(
+        "A step on each rank",
+        [(rank_label(one.rank, one.host), one.split.parts) for one in splits],
+        PART_NAMES,
+        unit="ms",
+        scale=1e3,
+        words=duration,
+    )
+    samples = [
+        (float(step), {part: 1e3 * seconds for part, seconds in split.parts.items()})
+        for step, split in over_time(run)
+    ]
+    present = {part for _, parts in samples for part in parts}
+    chart = area_chart(
+        "A step over time",
+        samples,
+        {part: name for part, name in PART_NAMES.items() if part in present},
+        x_label="step",
+        unit="ms, median of the ranks",
+        words=_milliseconds,
+        marks=run.first.restarts,
+    )
+    return bars, chart
+
+
+def wait_bars(found: Sequence[Wait]) -> Chart | None:
+    """Draws how long each rank waits for the others.
+
+    >>> wait_bars([Wait(0, "a", 0.01, 0.0, 1, 2)]).rows
+    (('rank 0 on a', '10 ms'),)
+    """
+    return bar_chart(
+        "Waiting for the other ranks",
+        [(rank_label(wait.rank, wait.host), {"wait": wait.wait_seconds}) for wait in found],
+        {"wait": "wait"},
+        unit="ms",
+        scale=1e3,
+        words=duration,
+    )
+
+
+def efficiency_bars(points: Sequence[Point]) -> Chart | None:
+    """Draws the efficiency of each run.
+
+    >>> import pathlib
+    >>> efficiency_bars([Point(pathlib.Path("logs"), 4, 2, 64.0, 900.0, 3.0, 0.75, 7)]).rows
+    (('4 replicas (logs)', '75%'),)
+    """
+    return bar_chart(
+        "Examples per second and replica, relative to the fewest replicas",
+        [
+            (
+                f"{count(point.replicas, 'replica')} ({point.directory})",
+                {"compute": point.efficiency},
+            )
+            for point in points
+        ],
+        {"compute": "efficiency"},
+        unit="%",
+        scale=100,
+        words=percent,
+        of="run",
+    )
+
+
+def optimizer(run: LoggedRun) -> list[Chart]:
+    """Draws norm, trust ratios, compression error, loss scale and skipped steps, where logged.
+
+    >>> from types import SimpleNamespace as Fake
+    >>> from tfdp.tools.report.log_lines import StepLine
+    >>> log = Fake(steps=(StepLine(0, 1, 0, 1, 8, 1.0, gradient_norm=2.0),), restarts=())
+    >>> [chart.title for chart in optimizer(Fake(first=log))]
+    ['Gradient norm']
+    """
+    ratios = [(step, step.trust_ratios) for step in run.first.steps if step.trust_ratios]
+    middle = [(s.step, r["median"]) for s, r in ratios if {"min", "median", "max"} <= r.keys()]
+    ends = [(r["min"], r["max"]) for _, r in ratios if {"min", "median", "max"} <= r.keys()]
+    total, skipped = 0, []
+    for step in run.first.steps:
+        if step.skipped_steps is not None:
+            total += step.skipped_steps
+            skipped.append((step.step, float(total)))
+    charts = [
+        _by_step(run, "Gradient norm", "gradient_norm", "s2", may_be_logarithmic=True),
+        line_chart(
+            "Trust ratios",
+            [Series("median of the layers", middle, "s3", band=ends)],
+            x_label="step",
+            may_be_logarithmic=True,
+            marks=run.first.restarts,
+            note="The band goes from the least to the largest of the layers.",
+        ),
+        _by_step(run, "Compression error", "compression_error", "s2", zero=True),
+        _by_step(run, "Loss scale", "loss_scale", "s1", may_be_logarithmic=True),
+        line_chart(
+            "Skipped steps so far",
+            [Series("skipped steps", skipped, "s1")],
+            x_label="step",
+            zero=True,
+            marks=run.first.restarts,
+        )
+        if total
+        else None,
+    ]
+    return [chart for chart in charts if chart is not None]
+
+
+def rank_label(rank: int, host: str) -> str:
+    """Returns the name of a rank.
+
+    >>> rank_label(3, "node-1")
+    'rank 3 on node-1'
+    """
+    return f"rank {rank} on {host}"
+
+
+def _by_step(
+    run: LoggedRun, title: str, attribute: str, style: str, **options: Any
+) -> Chart | None:
+    found = [(step.step, getattr(step, attribute)) for step in run.first.steps]
+    points = [(step, value) for step, value in found if value is not None]
+    name = title.removesuffix(" by step").lower()
+    marks = run.first.restarts
+    return line_chart(title, [Series(name, points, style)], x_label="step", marks=marks, **options)
+
+
+def _milliseconds(value: float | None) -> str:
+    return "–" if value is None else f"{number(value)} ms"
+
+
+def attempt_bars(attempts: Sequence[LoggedAttempt]) -> Chart | None:
+    """Draws how long each attempt took, and how it ended.
+
+    >>> from tfdp.tools.report.run_attempts import LoggedAttempt
+    >>> attempt_bars([LoggedAttempt(0, 4, 60, 1, 9, 137, "rank 3 of 4 failed first.")]).rows
+    (('1. 4 ranks, steps 1–9', '1 min 0 s'),)
+    """
+
+    def part(code: int) -> str:
+        return {_WELL: "compute", _STOPPED: "input"}.get(code, "wait")
+
+    return bar_chart(
+        "Attempts",
+        [
+            (
+                f"{number}. {count(one.ranks, 'rank')}, steps {one.steps}",
+                {part(one.code): one.seconds},
+            )
+            for number, one in enumerate(attempts, 1)
+        ],
+        _ATTEMPT_NAMES,
+        unit="s",
+        words=duration,
+        of="attempt",
+    )
