@@ -17,17 +17,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from tfdp import errors
 from tfdp.base import threads
 from tfdp.base.words import ranks_in_words
 from tfdp.cluster import wire
 from tfdp.cluster.connections import Connections
-from tfdp.errors import (
-    LOST_RANK_MARK,
-    CollectiveMismatchError,
-    CollectiveTimeoutError,
-    RankLostError,
-    RankMismatchError,
-)
+from tfdp.errors import LOST_RANK_MARK, CollectiveTimeoutError, RankLostError
 
 # Numbers of collectives begin above all that TensorFlow and single-process strategies count.
 _FIRST_NUMBER = 1 << 28
@@ -35,10 +30,7 @@ _FIRST_NUMBER = 1 << 28
 # The time that a rank which ends waits for the others to read its goodbye.
 _GOODBYE_SECONDS = 2.0
 
-_KINDS: dict[str, type[Exception]] = {
-    cls.__name__: cls
-    for cls in (CollectiveMismatchError, CollectiveTimeoutError, RankLostError, RankMismatchError)
-}
+_KINDS = {name: cls for name, cls in vars(errors).items() if name.endswith("Error")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,8 +94,7 @@ class ControlChannel:
         self._raise_failure()
         for key, value in values.items():
             self._keep(self.rank, key, Post(value, payload))
-            header = {"type": "post", "from": self.rank, "key": key, "value": value}
-            self._send(header, payload)
+            self._send({"type": "post", "from": self.rank, "key": key, "value": value}, payload)
 
     def post_on_first(self, key: str, payload: bytes) -> None:
         """Posts `payload` under `key` on rank 0's board alone."""
