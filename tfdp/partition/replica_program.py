@@ -314,22 +314,12 @@ class ProgramBuilder:
         return outputs
 
     def buckets(self, tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-        """Returns summands that travel together, in the order in which they come to be."""
+        """Returns tensors of one dtype that travel together, in the order in which they are made."""
         found = []
         items = [bucketing.Item(tensor.dtype.name, size_bytes(tensor)) for tensor in tensors]
         most, alone = self.communicator.bucket_bytes, self.communicator.alone_bytes
         for members in bucketing.assign(items, most, alone):
             found.append([tensors[index] for index in members])
-        return found
-
-    def bucket_shards(self, tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-        """Returns tensors of variables that are cut, of one dtype in each bucket."""
-        found: list[list[Tensor]] = []
-        for bucket in self.buckets(tensors):
-            by_dtype: dict[tf.DType, list[Tensor]] = {}
-            for tensor in bucket:
-                by_dtype.setdefault(tensor.dtype, []).append(tensor)
-            found += by_dtype.values()
         return found
 
     def in_order(self, writer: Writer, write: Any) -> list[Output]:

@@ -20,7 +20,7 @@ class VariableRedistribution(Redistribution):
     def scatter(self, tensors: Sequence[Tensor], layouts: Sequence[Sharded], why: str) -> None:
         """Sums summands, of which each replica gets its part: see `part`."""
         layout_of = {id(tensor): each for tensor, each in zip(tensors, layouts, strict=True)}
-        for bucket in self.program.bucket_shards(tensors):
+        for bucket in self.program.buckets(tensors):
             own = [layout_of[id(tensor)] for tensor in bucket]
             cuts = [_cut(tensor, each) for tensor, each in zip(bucket, own, strict=True)]
             collective = self.program.communicator.sum_parts(bucket[0].dtype, cuts)
@@ -38,7 +38,7 @@ class VariableRedistribution(Redistribution):
         """
         control = self.writer.control
         self.writer.control = (*control, *after)
-        for bucket in self.program.bucket_shards(tensors):
+        for bucket in self.program.buckets(tensors):
             cuts = [_cut(tensor, tensor.sharded) for tensor in bucket]
             collective = self.program.communicator.gather_parts(bucket[0].dtype, cuts)
             found = self._exchanged("gather of parts", collective, bucket, why)

@@ -7,21 +7,19 @@ import tiers
 
 from tfdp import topology
 from tfdp.base.sharding import Sharding, even_sharding
-from tfdp.communication.collectives import Reducer
+from tfdp.communication.collectives import Reducer, reduce_scatter
 from tfdp.communication.engines import TensorFlowEngine
 
 SHAPES = [(33, 3), (6,), (2, 5, 3), (64,), (1,), (3, 1)]
 
-# Of these ranks have as many whole rows each; the first travels alone.
+# Of these ranks have as many whole rows each.
 ROWS = [(64, 9), (4, 3), (8,), (4, 2, 2)]
 
 
 @pytest.fixture
 def reducer(devices):
-    def make(count, bucket_bytes=2**10):
-        return Reducer(
-            TensorFlowEngine(devices[:count]), topology.Native(), [0] * count, bucket_bytes
-        )
+    def make(count):
+        return Reducer(TensorFlowEngine(devices[:count]), topology.Native(), [0] * count, 2**10)
 
     return make
 
@@ -57,8 +55,8 @@ def test_parts_of_sums_and_wholes_of_parts(plan, shapes, count, dtype, reducer, 
 
     def act(rank):
         own = [tf.cast(term, dtype) for term in terms[rank]]
-        parts = reduce.sum_parts(own, cuts, rank)
-        return parts, reduce.gather_parts(parts, cuts, rank)
+        parts = reduce_scatter.sum_parts(own, cuts, reduce.transport(rank))
+        return parts, reduce_scatter.gather_parts(parts, cuts, reduce.transport(rank))
 
     for rank, (parts, wholes) in enumerate(on_replicas(count, act)()):
         for cut, total, part, whole in zip(cuts, sums, parts, wholes, strict=True):

@@ -93,7 +93,7 @@ class Transport:
         [[7, 8]]
         """
         self.gathered.append(tensor)
-        return self._gather(tensor)
+        return tf.ensure_shape(self._gather(tensor), [self.world_size, *tensor.shape])
 
     def exchange(self, tensor: tf.Tensor) -> tf.Tensor:
         """Sends row i to replica i, and returns the rows that come, in the order of replicas.

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
 from tfdp.base import bucketing
 from tfdp.base.recording import Watch
-from tfdp.base.sharding import Sharding
-from tfdp.communication.collectives import reduce_scatter, slices, summable, two_level_sums
-from tfdp.communication.collectives.packing import packed, unpacked
+from tfdp.communication.collectives import slices, summable, two_level_sums
 from tfdp.communication.collectives.payloads import Compress, CompressBucket, Transport
-from tfdp.communication.collectives.sent_bytes import SentBytes
 from tfdp.communication.engines import Engine
 from tfdp.topology import Auto, Exchange, Native, Schedule, Topology, Transfer
 from tfdp.topology.costs import cost
@@ -29,9 +26,6 @@ class Reducer:
       topology: Gives the schedule for each bucket.
       hosts: For each rank the index of its host.
       bucket_bytes: The most bytes that travel together; tensors up to half this size do.
-
-    Attributes:
-      sent: Counts the bytes of sums that are told of.
     """
 
     def __init__(
@@ -45,7 +39,7 @@ class Reducer:
         self._topology = topology
         self._hosts = tuple(hosts)
         self.bucket_bytes = bucket_bytes
-        self.sent = SentBytes()
+        self._counted: tuple[list[int | None], tf.Graph] | None = None
         self._schedule(bucket_bytes)  # raises at once if the topology cannot cover the ranks
 
     @property
@@ -85,39 +79,39 @@ class Reducer:
         """
         compress = compress or (lambda value, transport: transport.sum(value))
         results: list[slices.Value] = list(values)
-        dense = []
-        sparse: dict[int, Transport] = {}
-        for index, value in enumerate(values):
-            if not isinstance(value, tf.IndexedSlices):
-                results[index] = tf.convert_to_tensor(value)
-                dense.append(index)
         tables = [index for index, each in enumerate(values) if isinstance(each, tf.IndexedSlices)]
         indices = [values[index].indices for index in tables]
         announced = slices.announce(self._engine, indices, merge_rows) if tables else []
+        sparse: dict[int, Transport] = {}
         for index, rows_ in zip(tables, announced, strict=True):
             sum_ = functools.partial(self._sum_slices, announced=rows_, rank=rank)
             sparse[index] = Transport(sum_)
             results[index] = compress(values[index], sparse[index])
-        for bucket in self._buckets([results[index] for index in dense]):
-            members = [dense[position] for position in bucket]
-            tensors = [results[index] for index in members]
-            transport = self._transport(rank)
-            summed = unpacked(compress(packed(tensors), transport), tensors)
-            for index, tensor in zip(members, summed, strict=True):
-                results[index] = tensor
-            self._tell(watch, tensors, summed, functools.partial(self._bytes_sent, transport, rank))
+        places = [index for index in range(len(values)) if index not in sparse]
+        dense = [tf.convert_to_tensor(values[index]) for index in places]
+
+        def sum_bucket(members: Sequence[int], transport: Transport) -> list[tf.Tensor]:
+            tensors = [dense[member] for member in members]
+            return unpacked(compress(packed(tensors), transport), tensors)
+
+        sums = self._by_bucket(sum_bucket, dense, list(map(_item, dense)), rank, watch)
+        for index, tensor in zip(places, sums, strict=True):
+            results[index] = tensor
         for index, transport in sparse.items():
-            inputs, sums = [values[index].values], [results[index].values]
-            self._tell(watch, inputs, sums, functools.partial(self._bytes_sent, transport, rank))
+            inputs, rows = [values[index].values], [results[index].values]
+            self._tell(watch, inputs, rows, functools.partial(self._bytes_sent, transport, rank))
         return results
 
-    def bytes_sent(self, items: Sequence[bucketing.Item], rank: int) -> list[int]:
-        """Returns for each bucket of a sum of dense tensors of known sizes the bytes of a rank."""
-        found = []
-        for members in self._assigned(items):
-            size = sum(items[index].size_bytes or 0 for index in members)
-            found.append(cost(self._schedule(size), self._hosts, size).bytes_sent[rank])
-        return found
+    def sum_bucket(self, tensors: Sequence[tf.Tensor], rank: int) -> list[tf.Tensor]:
+        """Returns the sums of tensors of one dtype and of known shapes, or of one, as one bucket.
+
+        Nobody is told of it.
+        """
+        return unpacked(self.transport(rank).sum(packed(tensors)), tensors)
+
+    def bytes_sent(self, size_bytes: int, rank: int) -> int:
+        """Returns the bytes that a rank sends in the sum of a buffer."""
+        return cost(self._schedule(size_bytes), self._hosts, size_bytes).bytes_sent[rank]
 
     def sum_by(
         self,
@@ -136,11 +130,22 @@ class Reducer:
           rank: The caller's rank.
           watch: Is told of each bucket.
         """
-        results = list(tensors)
         sized = zip(tensors, payload_bytes, strict=True)
-        for members in self._assigned([bucketing.Item(each.dtype.name, n) for each, n in sized]):
-            transport = self._transport(rank)
-            summed = compress(members, transport)
+        items = [bucketing.Item(tensor.dtype.name, size) for tensor, size in sized]
+        return self._by_bucket(compress, tensors, items, rank, watch)
+
+    def _by_bucket(
+        self,
+        sum_: CompressBucket,
+        tensors: Sequence[tf.Tensor],
+        items: Sequence[bucketing.Item],
+        rank: int,
+        watch: Watch | None,
+    ) -> list[tf.Tensor]:
+        results = list(tensors)
+        for members in self._assigned(items):
+            transport = self.transport(rank)
+            summed = sum_(members, transport)
             for index, tensor in zip(members, summed, strict=True):
                 results[index] = tensor
             sent = functools.partial(self._bytes_sent, transport, rank)
@@ -155,43 +160,30 @@ class Reducer:
         sent: Callable[[], int | tf.Tensor],
     ) -> None:
         """Tells of a bucket what it has sent: a watch, and who counts."""
-        if watch is not None or self.sent.is_asked:
-            found = sent()
-            self.sent.note(found)
-            if watch is not None:
-                watch.bucket(inputs, sums, found)
+        if watch is None and self._counted is None:
+            return
+        found = sent()
+        if watch is not None:
+            watch.bucket(inputs, sums, found)
+        if self._counted is not None:
+            counts, graph = self._counted
+            is_always = isinstance(found, int) and tf.compat.v1.get_default_graph() is graph
+            counts.append(found if is_always else None)
 
-    def sum_parts(
-        self, tensors: Sequence[tf.Tensor], cuts: Sequence[Sharding], rank: int
-    ) -> list[tf.Tensor]:
-        """Returns the caller's parts of the tensors' sums, bucket by bucket: see `parts`."""
-        return self._by_cut(reduce_scatter.sum_parts, tensors, cuts, rank)
+    @contextlib.contextmanager
+    def counting_bytes(self) -> Iterator[list[int | None]]:
+        """Counts the bytes of the buckets that are told of within the context, while it is traced.
 
-    def gather_parts(
-        self, own: Sequence[tf.Tensor], cuts: Sequence[Sharding], rank: int
-    ) -> list[tf.Tensor]:
-        """Returns the tensors of which each rank gives parts, bucket by bucket: see `parts`."""
-        return self._by_cut(reduce_scatter.gather_parts, own, cuts, rank)
-
-    def _by_cut(
-        self,
-        move: Callable[..., list[tf.Tensor]],
-        tensors: Sequence[tf.Tensor],
-        cuts: Sequence[Sharding],
-        rank: int,
-    ) -> list[tf.Tensor]:
-        results = list(tensors)
-        # Buckets follow the cuts, for the ranks' parts differ.
-        items = [
-            bucketing.Item(tensor.dtype.name, math.prod(cut.shape) * tensor.dtype.size)
-            for tensor, cut in zip(tensors, cuts, strict=True)
-        ]
-        for members in self._assigned(items):
-            given = [tensors[index] for index in members]
-            found = move(given, [cuts[index] for index in members], self._transport(rank))
-            for index, tensor in zip(members, found, strict=True):
-                results[index] = tensor
-        return results
+        Yields:
+          A list with the bytes of each bucket; None where a step may send others: those of unknown
+          sizes, and in a branch or a loop.
+        """
+        before, found = self._counted, list[int | None]()
+        self._counted = found, tf.compat.v1.get_default_graph()
+        try:
+            yield found
+        finally:
+            self._counted = before
 
     def sum_of_neighbours(
         self,
@@ -220,7 +212,7 @@ class Reducer:
             )
         )
         results = list(tensors)
-        for members in self._buckets(tensors):
+        for members in self._assigned(list(map(_item, tensors))):
             own = [tensors[index] for index in members]
             bucket = summable.as_summed(packed(own))
             total = self._engine.exchange(Schedule((exchange,)), [exchange], bucket)
@@ -238,11 +230,8 @@ class Reducer:
         (summed,) = self.all_reduce([own], rank)
         return tf.cast(summed, value.dtype)
 
-    def _buckets(self, tensors: Sequence[tf.Tensor]) -> list[list[int]]:
-        """Returns the positions of the tensors of each bucket."""
-        return self._assigned([_item(tensor) for tensor in tensors])
-
     def _assigned(self, items: Sequence[bucketing.Item]) -> list[list[int]]:
+        """Returns the positions of the tensors of each bucket."""
         # Gradients come in the order of their layers; the backward pass begins with the last.
         last = len(items) - 1
         return [
@@ -267,40 +256,26 @@ class Reducer:
         place = own.index(rank)
         return own, tuple(ranks[place] for ranks in hosts)
 
-    def _transport(self, rank: int) -> Transport:
-        everyone = tuple(range(self._engine.world_size))
+    def transport(self, rank: int, group: tuple[int, ...] = ()) -> Transport:
+        """Returns what sends on behalf of a rank between the ranks of a group; (): between all."""
+        engine = self._engine
+        group = group or tuple(range(engine.world_size))
+        is_all = len(group) == engine.world_size  # whose topology it is
 
         def levels() -> tuple[Transport, Transport]:
             within, between = self.levels(rank)
-            return self._transport_of(rank, within), self._transport_of(rank, between)
-
-        return self._transport_of(rank, everyone, levels)
-
-    def _transport_of(
-        self,
-        rank: int,
-        group: tuple[int, ...],
-        levels: Callable[[], tuple[Transport, Transport]] | None = None,
-    ) -> Transport:
-        engine = self._engine
-
-        def gather(tensor: tf.Tensor) -> tf.Tensor:
-            stacked = engine.all_gather(tensor[tf.newaxis], group)
-            return tf.ensure_shape(stacked, [len(group), *tensor.shape])
-
-        def sum_(tensor: tf.Tensor) -> tf.Tensor:
-            # The topology is that of all ranks.
-            is_all = len(group) == engine.world_size
-            return self._run_schedule(tensor, rank) if is_all else engine.all_reduce(tensor, group)
+            return self.transport(rank, within), self.transport(rank, between)
 
         return Transport(
-            sum_,
-            gather,
-            lambda tensor: engine.all_to_all(tensor, group),
+            functools.partial(self._run_schedule, rank=rank)
+            if is_all
+            else functools.partial(engine.all_reduce, group=group),
+            lambda tensor: engine.all_gather(tensor[tf.newaxis], group),
+            functools.partial(engine.all_to_all, group=group),
             group.index(rank),
             len(group),
             levels,
-            lambda tensor: engine.reduce_scatter(tensor, group),
+            functools.partial(engine.reduce_scatter, group=group),
         )
 
     def _sum_slices(
@@ -325,7 +300,7 @@ class Reducer:
                 elements = tf.cast(tf.size(value), tf.float64)
                 total += elements * (value.dtype.size * 2 * (world_size - 1) / world_size)
             else:
-                total += cost(self._schedule(size), self._hosts, size).bytes_sent[rank]
+                total += self.bytes_sent(size, rank)
         for part in (transport, *transport.parts):
             others = part.world_size - 1
             total += sum(map(_bytes, part.gathered)) * others
@@ -384,3 +359,31 @@ def _item(tensor: tf.Tensor) -> bucketing.Item:
     elements = tensor.shape.num_elements()
     size_bytes = None if elements is None else elements * tensor.dtype.size
     return bucketing.Item(tensor.dtype.name, size_bytes)
+
+
+def packed(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns the elements of a bucket's tensors, one after the other; one tensor as it is.
+
+    >>> packed([tf.constant([[1, 2]]), tf.constant([3])]).numpy().tolist()
+    [1, 2, 3]
+    """
+    if len(tensors) == 1:
+        return tensors[0]
+    flat = [each if each.shape.rank == 1 else tf.reshape(each, [-1]) for each in tensors]
+    return tf.concat(flat, axis=0)
+
+
+def unpacked(summed: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Cuts the sum of a bucket into the sums of its tensors.
+
+    >>> parts = unpacked(tf.constant([1, 2, 3]), [tf.zeros([1, 2]), tf.zeros([1])])
+    >>> [part.numpy().tolist() for part in parts]
+    [[[1, 2]], [3]]
+    """
+    if len(tensors) == 1:
+        return [summed]
+    parts = tf.split(summed, [tensor.shape.num_elements() for tensor in tensors])
+    return [
+        part if tensor.shape.rank == 1 else tf.reshape(part, tensor.shape)
+        for part, tensor in zip(parts, tensors, strict=True)
+    ]

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfdp.base import bucketing
 from tfdp.base.sharding import Sharding
-from tfdp.communication.collectives import Reducer, text_rows
+from tfdp.communication.collectives import Reducer, reduce_scatter, text_rows
 from tfdp.communication.engines import Engine, Sequences
 from tfdp.communication.replicas import unequal_data
 from tfdp.partition import Collective
@@ -88,9 +88,14 @@ class CollectiveFunctions:
 
     def sum(self, specs: Sequence[tf.TensorSpec], compared: Sequence[str] = ()) -> Collective:
         """Sums as `Communicator` says, in one bucket."""
+        known = _bytes(specs)
+        # What is compared goes beside a tensor that it would have copied into a bucket.
+        least = min(self.bucket_bytes / 2, self.alone_bytes)
+        apart = bool(compared) and len(specs) == 2 and (known is None or known >= least)
 
         def of_rank(rank: int, *tensors: tf.Tensor) -> list[tf.Tensor]:
-            sums = self._sums(rank, tensors)
+            buckets = [[each] for each in tensors] if apart else [tensors]
+            sums = [total for bucket in buckets for total in self._sums(rank, bucket)]
             if not compared:
                 return sums
             with tf.device("CPU:0"):
@@ -98,9 +103,7 @@ class CollectiveFunctions:
             with tf.control_dependencies(checks):
                 return list(map(tf.identity, sums))
 
-        known = _bytes(specs)
-        sent = None if known is None else 2 * known * (self.num_replicas - 1) // self.num_replicas
-        return self._collective("sum", of_rank, specs, sent)
+        return self._collective("sum", of_rank, specs, self._sent(specs, 2))
 
     def gather(self, spec: tf.TensorSpec) -> Collective:
         """Gathers rows as `Communicator` says: all are padded to the most that one has."""
@@ -115,10 +118,10 @@ class CollectiveFunctions:
         """Gives parts of sums as `Communicator` says: a reduce-scatter."""
 
         def of_rank(rank: int, *tensors: tf.Tensor) -> list[tf.Tensor]:
-            return self._reducer.sum_parts(tensors, cuts, rank)
+            return reduce_scatter.sum_parts(tensors, cuts, self._reducer.transport(rank))
 
         specs = [tf.TensorSpec(cut.shape, dtype) for cut in cuts]
-        return self._of_its_own(of_rank, specs, self._sent_half(specs))
+        return self._of_its_own(of_rank, specs, self._sent(specs, 1))
 
     def gather_parts(self, dtype: tf.DType, cuts: Sequence[Sharding]) -> Collective:
         """Gives wholes as `Communicator` says: an all-gather."""
@@ -126,11 +129,11 @@ class CollectiveFunctions:
         def of_rank(rank: int, *tensors: tf.Tensor) -> list[tf.Tensor]:
             pairs = zip(tensors, cuts, strict=True)
             own = [tf.ensure_shape(tensor, cut.part_shape(rank)) for tensor, cut in pairs]
-            return self._reducer.gather_parts(own, cuts, rank)
+            return reduce_scatter.gather_parts(own, cuts, self._reducer.transport(rank))
 
         specs = [tf.TensorSpec(_without(cut.shape, cut.axis), dtype) for cut in cuts]
         wholes = [tf.TensorSpec(cut.shape, dtype) for cut in cuts]
-        return self._of_its_own(of_rank, specs, self._sent_half(wholes))
+        return self._of_its_own(of_rank, specs, self._sent(wholes, 1))
 
     def from_first(self, specs: Sequence[tf.TensorSpec]) -> Collective:
         """Gives all replicas the first one's tensors, as `Communicator` says."""
@@ -138,9 +141,7 @@ class CollectiveFunctions:
         def of_rank(rank: int, *tensors: tf.Tensor) -> list[tf.Tensor]:
             return [self._from_first(rank, tensor) for tensor in tensors]
 
-        known = _bytes(specs)
-        sent = None if known is None else 2 * known * (self.num_replicas - 1) // self.num_replicas
-        return self._collective("from first", of_rank, specs, sent)
+        return self._collective("from first", of_rank, specs, self._sent(specs, 2))
 
     def by_replicas(
         self, function: Callable[..., Sequence[tf.Tensor]], specs: Sequence[tf.TensorSpec]
@@ -153,7 +154,7 @@ class CollectiveFunctions:
             found: list[tf.Tensor] = []
 
             def run() -> None:
-                with self._reducer.sent.counted() as sent:
+                with self._reducer.counting_bytes() as sent:
                     found.extend(function(*tensors))
                 known = [each for each in sent if each is not None]
                 told.append(sum(known) if len(known) == len(sent) else None)
@@ -196,17 +197,17 @@ class CollectiveFunctions:
         definitions, captured = signature_padding.alike(functions)
         return registered_collective(functions, definitions, captured, (), sent)
 
-    def _sent_half(self, specs: Sequence[tf.TensorSpec]) -> int | None:
-        """Returns the bytes that a rank sends of tensors in one half of an all-reduce."""
-        known = _bytes(specs)
-        return None if known is None else known * (self.num_replicas - 1) // self.num_replicas
+    def _sent(self, specs: Sequence[tf.TensorSpec], halves: int) -> int | None:
+        """Returns the bytes that a rank sends of tensors in one half of an all-reduce, or both."""
+        known, others = _bytes(specs), self.num_replicas - 1
+        return None if known is None else halves * known * others // self.num_replicas
 
     # ---- what one replica runs
 
     def _sums(self, rank: int, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         # Of flags one replica has the value, and the others have False.
         numbers = [tf.cast(each, tf.int32) if each.dtype.is_bool else each for each in tensors]
-        sums = self._reducer.all_reduce(numbers, rank)
+        sums = self._reducer.sum_bucket(numbers, rank)
         return [
             tf.ensure_shape(tf.cast(total, tensor.dtype), tensor.shape)
             for total, tensor in zip(sums, tensors, strict=True)
@@ -225,7 +226,7 @@ class CollectiveFunctions:
         own = [tf.rank(tensor)[tf.newaxis], tf.shape(tensor)] if rank == 0 else [[0]]
         said = tf.concat(own, 0)
         padded = tf.pad(said, [[0, _MOST_AXES + 1 - tf.size(said)]])
-        (said,) = self._reducer.all_reduce([tf.ensure_shape(padded, [_MOST_AXES + 1])], rank)
+        (said,) = self._reducer.sum_bucket([tf.ensure_shape(padded, [_MOST_AXES + 1])], rank)
         shape = said[1 : 1 + said[0]]
         flat = tf.reshape(tensor, [-1]) if rank == 0 else tf.zeros([0], tensor.dtype)
         others = tf.zeros([self.num_replicas - 1], tf.int32)

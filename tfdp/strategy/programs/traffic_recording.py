@@ -13,7 +13,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.base import recording
-from tfdp.base.bucketing import Item
 from tfdp.communication.collectives import Reducer
 from tfdp.partition import Collective, Exchanged, Instrumentation, ReplicaProgram, purposes
 from tfdp.strategy.programs.program_context import ProgramContext
@@ -60,7 +59,7 @@ def recorded(
         watches.between("communication_seconds", buckets)
         for bucket in buckets:
             sent = _Sent(bucket, support.reducer, support.num_replicas)
-            watches.before([bucket], buckets=sent.buckets, bytes_sent=sent.bytes)
+            watches.before([bucket], buckets=1, bytes_sent=sent.bytes)
     return watching.finish()
 
 
@@ -148,22 +147,13 @@ class _Sent:
       exchanged: The collective.
       reducer: Sums.
       num_replicas: The number of replicas.
-
-    Attributes:
-      buckets: The number of buckets that the reducer makes of it.
     """
 
     def __init__(self, exchanged: Exchanged, reducer: Reducer, num_replicas: int) -> None:
         self._reducer, self._others = reducer, num_replicas - 1
         self._is_gather = exchanged.kind == "gather"
-        self._items = [
-            Item(each.kind.partition("[")[0], each.size_bytes)
-            for each in exchanged.contents
-            if isinstance(each.size_bytes, int)
-        ]
+        self._size = None if self._is_gather else exchanged.size_bytes
         self._of_parts = exchanged.bytes_sent if exchanged.kind.endswith("of parts") else None
-        self._is_known = len(self._items) == len(exchanged.contents) and not self._is_gather
-        self.buckets = len(reducer.bytes_sent(self._items, 0)) if self._is_known else 1
 
     def bytes(self, rank: int, tensors: Sequence[tf.Tensor]) -> Any:
         """Returns the bytes that a rank sends: by the schedule, of unknown sizes as in a ring.
@@ -172,8 +162,8 @@ class _Sent:
         """
         if self._of_parts is not None:
             return self._of_parts
-        if self._is_known:
-            return sum(self._reducer.bytes_sent(self._items, rank))
+        if isinstance(self._size, int):
+            return self._reducer.bytes_sent(self._size, rank)
         sizes = [tf.cast(tf.size(each), tf.float64) * each.dtype.size for each in tensors]
         times = self._others if self._is_gather else 2 * self._others / (self._others + 1)
         return tf.add_n(sizes) * times
