@@ -314,7 +314,7 @@ class ProgramBuilder:
         return outputs
 
     def buckets(self, tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-        """Returns tensors of one dtype that travel together, in the order in which they are made."""
+        """Returns tensors of one dtype that travel together, in the order in which they come."""
         found = []
         items = [bucketing.Item(tensor.dtype.name, size_bytes(tensor)) for tensor in tensors]
         most, alone = self.communicator.bucket_bytes, self.communicator.alone_bytes

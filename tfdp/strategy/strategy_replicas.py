@@ -154,31 +154,29 @@ class StrategyReplicas:
         with tf.name_scope("tfdp_gossip"):
             return self.reducer.sum_of_neighbours(tensors, distances, self.rank, watch)
 
-    def _eager_transport(self) -> Transport:
+    def _eager_transport(self, group: tuple[int, ...] = ()) -> Transport:
+        """Returns what sends between the replicas of a group; (): between all."""
         rank, count = self.rank, self.num_replicas
-
-        def one(value: Value) -> Value:
-            return self._eager_sum([value])[0]
+        group = group or tuple(range(count))
 
         def gather(tensor: tf.Tensor) -> tf.Tensor:
             # The others add zeros to the replica's row.
-            return one(tf.scatter_nd([[rank]], tensor[tf.newaxis], [count, *tensor.shape]))
+            row = tf.scatter_nd([[rank]], tensor[tf.newaxis], [count, *tensor.shape])
+            return tf.gather(self._eager_sum([row])[0], group)
 
-        def part(group: tuple[int, ...]) -> Transport:
-            place = group.index(rank)
-            return Transport(
-                lambda value: tf.reduce_sum(tf.gather(gather(value), group), axis=0),
-                lambda tensor: tf.gather(gather(tensor), group),
-                lambda tensor: tf.gather(gather(tensor), group)[:, place],
-                place,
-                len(group),
-            )
+        def sum_(value: Value) -> Value:
+            if len(group) == count:
+                return self._eager_sum([value])[0]
+            return tf.reduce_sum(gather(value), axis=0)
 
         def levels() -> tuple[Transport, Transport]:
             within, between = self.reducer.levels(rank)
-            return part(within), part(between)
+            return self._eager_transport(within), self._eager_transport(between)
 
-        return Transport(one, gather, lambda tensor: gather(tensor)[:, rank], rank, count, levels)
+        place = group.index(rank)
+        return Transport(
+            sum_, gather, lambda tensor: gather(tensor)[:, place], place, len(group), levels
+        )
 
     def broadcast_from_first(self, value: Value, dtype: tf.DType) -> Value:
         """Sends the first replica's value, as `Replicas` says."""

@@ -1,4 +1,4 @@
-"""What a compression sends in place of gradients, noted so that its bytes can be counted."""
+"""What is sent in place of gradients, noted so that its bytes can be counted, and packed."""
 
 from __future__ import annotations
 
@@ -168,6 +168,34 @@ class Transport:
         """Returns what sends as this one does, and notes apart what that is."""
         does = (self._sum, self._gather, self._exchange)
         return Transport(*does, self.rank, self.world_size, sum_rows_=self._sum_rows)
+
+
+def packed(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns the elements of a bucket's tensors, one after the other; one tensor as it is.
+
+    >>> packed([tf.constant([[1, 2]]), tf.constant([3])]).numpy().tolist()
+    [1, 2, 3]
+    """
+    if len(tensors) == 1:
+        return tensors[0]
+    flat = [each if each.shape.rank == 1 else tf.reshape(each, [-1]) for each in tensors]
+    return tf.concat(flat, axis=0)
+
+
+def unpacked(summed: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Cuts the sum of a bucket into the sums of its tensors.
+
+    >>> parts = unpacked(tf.constant([1, 2, 3]), [tf.zeros([1, 2]), tf.zeros([1])])
+    >>> [part.numpy().tolist() for part in parts]
+    [[[1, 2]], [3]]
+    """
+    if len(tensors) == 1:
+        return [summed]
+    parts = tf.split(summed, [tensor.shape.num_elements() for tensor in tensors])
+    return [
+        part if tensor.shape.rank == 1 else tf.reshape(part, tensor.shape)
+        for part, tensor in zip(parts, tensors, strict=True)
+    ]
 
 
 # A function that returns the sum of a value, by sums of what it makes of it: see

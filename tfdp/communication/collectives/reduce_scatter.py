@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfdp.base.sharding import Sharding
-from tfdp.communication.collectives.payloads import Transport
+from tfdp.communication.collectives.payloads import Transport, packed, unpacked
 
 
 def part_of(tensor: tf.Tensor, cut: Sharding, rank: int) -> tf.Tensor:
@@ -43,12 +43,8 @@ def sum_parts(
     rank, world_size = transport.rank, transport.world_size
     totals = _totals(cuts, world_size)
     if not _is_even(totals):
-        summed = transport.sum(tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0))
-        wholes = tf.split(summed, [_elements(cut) for cut in cuts])
-        return [
-            part_of(tf.reshape(whole, cut.shape), cut, rank)
-            for whole, cut in zip(wholes, cuts, strict=True)
-        ]
+        wholes = unpacked(transport.sum(packed(tensors)), tensors)
+        return [part_of(whole, cut, rank) for whole, cut in zip(wholes, cuts, strict=True)]
     if _are_rows(cuts):
         own = [tf.reshape(tensor, [world_size, -1]) for tensor in tensors]
         return _split(transport.sum_rows(_joined(own, 1)), cuts, rank)
@@ -96,10 +92,6 @@ def gather_parts(
         tf.concat([pieces[index] for pieces in of_ranks], cut.axis)
         for index, cut in enumerate(cuts)
     ]
-
-
-def _elements(cut: Sharding) -> int:
-    return sum(map(cut.size, _ranks(cut)))
 
 
 def _totals(cuts: Sequence[Sharding], world_size: int) -> list[int]:

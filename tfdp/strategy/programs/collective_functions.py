@@ -18,7 +18,7 @@ from tfdp.communication.collectives import Reducer, reduce_scatter, text_rows
 from tfdp.communication.engines import Engine, Sequences
 from tfdp.communication.replicas import unequal_data
 from tfdp.partition import Collective
-from tfdp.strategy.programs import signature_padding
+from tfdp.strategy._tensorflow_programs import FunctionDef
 from tfdp.strategy.programs.shared_collectives import (
     SharedFunctions,
     registered_collective,
@@ -194,7 +194,7 @@ class CollectiveFunctions:
                     return of_rank(rank, *tensors)
 
             functions.append(traced_apart(traced, specs))
-        definitions, captured = signature_padding.alike(functions)
+        definitions, captured = of_one_signature(functions)
         return registered_collective(functions, definitions, captured, (), sent)
 
     def _sent(self, specs: Sequence[tf.TensorSpec], halves: int) -> int | None:
@@ -245,3 +245,55 @@ def _bytes(specs: Sequence[tf.TensorSpec]) -> int | None:
     return functools.reduce(
         int.__add__, (math.prod(spec.shape.as_list()) * spec.dtype.size for spec in specs), 0
     )
+
+
+def of_one_signature(
+    functions: Sequence[tf.types.experimental.ConcreteFunction],
+) -> tuple[list[FunctionDef], list[list[tf.Tensor]]]:
+    """Returns the definitions of replicas' functions, padded to one signature, and the captures.
+
+    A program calls a collective with the tensors that it captures, of each replica its own. Where
+    replicas hold different variables, as of an optimizer of which each keeps some, a replica that
+    captures fewer of a dtype is given one of its own again, which it does not use.
+    """
+    definitions = [function.function_def for function in functions]
+    captured = [list(function.captured_inputs) for function in functions]
+    kinds = [[tensor.dtype for tensor in each] for each in captured]
+    if all(each == kinds[0] for each in kinds):
+        return definitions, captured
+    dtypes = list(dict.fromkeys(dtype for each in kinds for dtype in each))
+    most = {dtype: max(each.count(dtype) for each in kinds) for dtype in dtypes}
+    found, given = [], []
+    for definition, own in zip(definitions, captured, strict=True):
+        changed, tensors = _with(definition, own, most)
+        found.append(changed)
+        given.append(tensors)
+    return found, given
+
+
+def _with(
+    definition: FunctionDef, own: Sequence[tf.Tensor], most: dict[tf.DType, int]
+) -> tuple[FunctionDef, list[tf.Tensor]]:
+    """Returns a function that takes so many captured tensors of each dtype, and these."""
+    copy = FunctionDef()
+    copy.CopyFrom(definition)
+    copy.signature.name += "_alike"
+    begin = len(definition.signature.input_arg) - len(own)
+    del copy.signature.input_arg[begin:]
+    for index in [index for index in copy.arg_attr if index >= begin]:
+        del copy.arg_attr[index]
+    tensors: list[tf.Tensor] = []
+    for dtype, count in most.items():
+        places = [index for index, tensor in enumerate(own) if tensor.dtype == dtype]
+        for place in places:
+            if begin + place in definition.arg_attr:
+                at = len(copy.signature.input_arg)
+                copy.arg_attr[at].CopyFrom(definition.arg_attr[begin + place])
+            argument = definition.signature.input_arg[begin + place]
+            copy.signature.input_arg.add().CopyFrom(argument)
+            tensors.append(own[place])
+        for number in range(count - len(places)):
+            name = f"unused_{dtype.name}_{number}"
+            copy.signature.input_arg.add(name=name, type=dtype.as_datatype_enum)
+            tensors.append(own[places[0]] if places else tf.zeros([], dtype))
+    return copy, tensors
