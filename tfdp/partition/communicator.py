@@ -23,18 +23,18 @@ class Collective:
         memory of their arguments, and must not stand in a loop.
       dtypes: The dtypes of what it gives.
       captured: Of each local replica what its function captures, tensors of the same dtypes.
-      keys: Numbers, int32, that tell this collective from others of the same functions.
-      sent: The bytes that a rank sends, or None where sizes are known only when the step runs.
       alive: What must live as long as the functions.
+      keys: Numbers, int32, that tell this collective from others of the same functions.
+      sent: The bytes that a rank sends in code of the replicas' own, where they are known before.
     """
 
     names: Sequence[str]
     inlined: Sequence[str]
     dtypes: Sequence[tf.DType]
     captured: Sequence[Sequence[tf.Tensor]]
-    keys: Sequence[int]
-    sent: int | None
     alive: Any
+    keys: Sequence[int] = ()
+    sent: int | None = None
 
 
 class Communicator(Protocol):

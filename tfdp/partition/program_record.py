@@ -80,7 +80,7 @@ class Exchanged:
       kind: "sum", "gather", "from first"; of variables that are cut "sum of parts" and "gather of
         parts"; or "update": what replicas exchange in one of their own.
       contents: The tensors that travel together.
-      bytes_sent: The bytes that a replica sends each time; None where sizes are not known before.
+      sent: The bytes that a replica sends in an "update", where they are known before.
       operation: The type of the operation that asked for it.
       line: The user's line that made that operation.
       why: What it needed it for.
@@ -92,7 +92,7 @@ class Exchanged:
 
     kind: str
     contents: Sequence[Content]
-    bytes_sent: int | None
+    sent: int | None
     operation: str
     line: str
     why: str
@@ -110,6 +110,18 @@ class Exchanged:
     def size_bytes(self) -> SizeLike | None:
         """The bytes of the whole tensors; None where nothing is known of one's."""
         return total_bytes(content.size_bytes for content in self.contents)
+
+    def bytes_sent(self, size: int | None, replicas: int) -> int | None:
+        """Returns the bytes that each of so many replicas sends, by a ring; None: not known.
+
+        Args:
+          size: The bytes of the whole tensors, if they are known.
+          replicas: The number of replicas.
+        """
+        if size is None or self.kind == "update":
+            return self.sent
+        is_half = self.kind == "gather" or self.kind.endswith("of parts")
+        return (1 if is_half else 2) * size * (replicas - 1) // replicas
 
 
 @dataclasses.dataclass

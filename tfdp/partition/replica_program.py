@@ -302,7 +302,7 @@ class ProgramBuilder:
             Exchanged(
                 kind=kind,
                 contents=contents or [Content.of(each) for each in _travelling(kind, inputs)],
-                bytes_sent=collective.sent,
+                sent=collective.sent,
                 operation=op.type if op else "",
                 line=op.line() if op else "",
                 why=why,

@@ -21,7 +21,6 @@ from tfdp.partition.program_record import (
     SHARE,
     WHOLE,
     Computed,
-    Exchanged,
     Whole,
     total_bytes,
 )
@@ -227,7 +226,7 @@ def _facts(
         tensors=exchanged.tensors,
         size_bytes=known,
         size=size,
-        bytes_sent=_sent(exchanged, known, replicas),
+        bytes_sent=exchanged.bytes_sent(known, replicas),
         largest=f"{position.largest}, {position.largest_kind}",
         operation=exchanged.operation,
         line=exchanged.line,
@@ -237,13 +236,6 @@ def _facts(
         needs=tuple(each + 1 for each in position.needs),
         overlaps=position.overlaps,
     )
-
-
-def _sent(exchanged: Exchanged, size: int | None, replicas: int) -> int | None:
-    if exchanged.bytes_sent is not None or size is None or exchanged.kind == "update":
-        return exchanged.bytes_sent
-    times = 1 if exchanged.kind == "gather" else 2
-    return times * size * (replicas - 1) // replicas
 
 
 def _whole(records: Sequence[Whole], lengths: Mapping[Batch, int]) -> tuple[WholeFacts, ...]:

@@ -103,7 +103,7 @@ class CollectiveFunctions:
             with tf.control_dependencies(checks):
                 return list(map(tf.identity, sums))
 
-        return self._collective("sum", of_rank, specs, self._sent(specs, 2))
+        return self._collective("sum", of_rank, specs)
 
     def gather(self, spec: tf.TensorSpec) -> Collective:
         """Gathers rows as `Communicator` says: all are padded to the most that one has."""
@@ -112,7 +112,7 @@ class CollectiveFunctions:
             return [self._gathered(rows, counts)]
 
         counts = tf.TensorSpec([self.num_replicas], tf.int32)
-        return self._collective("gather", of_rank, [spec, counts], None)
+        return self._collective("gather", of_rank, [spec, counts])
 
     def sum_parts(self, dtype: tf.DType, cuts: Sequence[Sharding]) -> Collective:
         """Gives parts of sums as `Communicator` says: a reduce-scatter."""
@@ -121,7 +121,7 @@ class CollectiveFunctions:
             return reduce_scatter.sum_parts(tensors, cuts, self._reducer.transport(rank))
 
         specs = [tf.TensorSpec(cut.shape, dtype) for cut in cuts]
-        return self._of_its_own(of_rank, specs, self._sent(specs, 1))
+        return self._of_its_own(of_rank, specs)
 
     def gather_parts(self, dtype: tf.DType, cuts: Sequence[Sharding]) -> Collective:
         """Gives wholes as `Communicator` says: an all-gather."""
@@ -132,8 +132,7 @@ class CollectiveFunctions:
             return reduce_scatter.gather_parts(own, cuts, self._reducer.transport(rank))
 
         specs = [tf.TensorSpec(_without(cut.shape, cut.axis), dtype) for cut in cuts]
-        wholes = [tf.TensorSpec(cut.shape, dtype) for cut in cuts]
-        return self._of_its_own(of_rank, specs, self._sent(wholes, 1))
+        return self._of_its_own(of_rank, specs)
 
     def from_first(self, specs: Sequence[tf.TensorSpec]) -> Collective:
         """Gives all replicas the first one's tensors, as `Communicator` says."""
@@ -141,7 +140,7 @@ class CollectiveFunctions:
         def of_rank(rank: int, *tensors: tf.Tensor) -> list[tf.Tensor]:
             return [self._from_first(rank, tensor) for tensor in tensors]
 
-        return self._collective("from first", of_rank, specs, self._sent(specs, 2))
+        return self._collective("from first", of_rank, specs)
 
     def by_replicas(
         self, function: Callable[..., Sequence[tf.Tensor]], specs: Sequence[tf.TensorSpec]
@@ -162,7 +161,7 @@ class CollectiveFunctions:
             self._as_replica(rank, run)
             return [*found, tf.constant(True)]
 
-        made = self._of_its_own(of_rank, specs, None)
+        made = self._of_its_own(of_rank, specs)
         known = [each for each in told if each is not None]
         return dataclasses.replace(made, sent=max(known) if len(known) == len(told) else None)
 
@@ -171,18 +170,16 @@ class CollectiveFunctions:
         kind: str,
         of_rank: Callable[..., list[tf.Tensor]],
         specs: Sequence[tf.TensorSpec],
-        sent: int | None,
     ) -> Collective:
         """Makes a collective of the functions that `of_rank` gives for each local replica."""
         if self._shared is not None:
-            return self._shared.collective(kind, of_rank, specs, sent)
-        return self._of_its_own(of_rank, specs, sent)
+            return self._shared.collective(kind, of_rank, specs)
+        return self._of_its_own(of_rank, specs)
 
     def _of_its_own(
         self,
         of_rank: Callable[..., list[tf.Tensor]],
         specs: Sequence[tf.TensorSpec],
-        sent: int | None,
     ) -> Collective:
         functions = []
         for rank, device in self._devices.items():
@@ -195,12 +192,7 @@ class CollectiveFunctions:
 
             functions.append(traced_apart(traced, specs))
         definitions, captured = of_one_signature(functions)
-        return registered_collective(functions, definitions, captured, (), sent)
-
-    def _sent(self, specs: Sequence[tf.TensorSpec], halves: int) -> int | None:
-        """Returns the bytes that a rank sends of tensors in one half of an all-reduce, or both."""
-        known, others = _bytes(specs), self.num_replicas - 1
-        return None if known is None else halves * known * others // self.num_replicas
+        return registered_collective(functions, definitions, captured)
 
     # ---- what one replica runs
 

@@ -47,7 +47,6 @@ class SharedFunctions:
         kind: str,
         of_rank: Callable[..., list[tf.Tensor]],
         specs: Sequence[tf.TensorSpec],
-        sent: int | None,
     ) -> Collective:
         """Returns a collective with keys of its own.
 
@@ -56,14 +55,13 @@ class SharedFunctions:
           of_rank: What a replica runs, given its number and tensors. It does not depend on the
             number, but for the first one's.
           specs: The specifications of the tensors.
-          sent: The bytes that a rank sends.
         """
         key = kind, tuple(specs)
         if key not in self._made:
             self._made[key] = self._traced(of_rank, specs)
         made, calls = self._made[key]
         keys = tuple(next_site() if call.is_varying else next_key() for call in calls)
-        return dataclasses.replace(made, keys=keys, sent=sent)
+        return dataclasses.replace(made, keys=keys)
 
     def _traced(
         self, of_rank: Callable[..., list[tf.Tensor]], specs: Sequence[tf.TensorSpec]
@@ -97,7 +95,7 @@ class SharedFunctions:
                     for tensor in function.captured_inputs
                 ]
             )
-        return registered_collective(functions, definitions, captured, (), None), calls
+        return registered_collective(functions, definitions, captured), calls
 
 
 class _Alive:
@@ -114,8 +112,6 @@ def registered_collective(
     functions: Sequence[tf.types.experimental.ConcreteFunction],
     definitions: Sequence[FunctionDef],
     captured: Sequence[Sequence[tf.Tensor]],
-    keys: Sequence[int],
-    sent: int | None,
 ) -> Collective:
     """Returns a collective whose functions the runtime knows, with copies that are inlined.
 
@@ -123,8 +119,6 @@ def registered_collective(
       functions: What `traced_apart` made, which the collective keeps alive.
       definitions: Of each local replica its function: one of these, or a copy of one.
       captured: See `Collective`.
-      keys: See `Collective`.
-      sent: See `Collective`.
     """
     inlined = [_inlined(definition) for definition in definitions]
     known = {function.name.decode() for function in functions}
@@ -134,8 +128,6 @@ def registered_collective(
         inlined=[definition.signature.name for definition in inlined],
         dtypes=[output.dtype for output in functions[0].outputs],
         captured=captured,
-        keys=keys,
-        sent=sent,
         alive=_Alive(functions, [*copies, *inlined]),
     )
 

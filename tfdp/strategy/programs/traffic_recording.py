@@ -58,8 +58,8 @@ def recorded(
         watches.between("first_bucket_wait_seconds", buckets[:1])
         watches.between("communication_seconds", buckets)
         for bucket in buckets:
-            sent = _Sent(bucket, support.reducer, support.num_replicas)
-            watches.before([bucket], buckets=1, bytes_sent=sent.bytes)
+            sent = _bytes_sent(bucket, support.reducer, support.num_replicas)
+            watches.before([bucket], buckets=1, bytes_sent=sent)
     return watching.finish()
 
 
@@ -137,33 +137,26 @@ class _Watches:
 
             functions.append(traced_apart(watch, [tf.TensorSpec(None, each) for each in dtypes]))
         definitions = [function.function_def for function in functions]
-        return registered_collective(functions, definitions, [()] * len(functions), (), None)
+        return registered_collective(functions, definitions, [()] * len(functions))
 
 
-class _Sent:
-    """What replicas send in a collective that gives updates.
+def _bytes_sent(
+    exchanged: Exchanged, reducer: Reducer, num_replicas: int
+) -> Callable[[int, Sequence[tf.Tensor]], Any]:
+    """Returns what gives the bytes that a rank sends in a collective, given the rank's tensors.
 
-    Args:
-      exchanged: The collective.
-      reducer: Sums.
-      num_replicas: The number of replicas.
+    They are those of the topology's schedule, of unknown sizes those of a ring. Of gathered rows
+    each rank sends its own to all others.
     """
+    is_gather, others = exchanged.kind == "gather", num_replicas - 1
+    size = None if is_gather else exchanged.size_bytes
 
-    def __init__(self, exchanged: Exchanged, reducer: Reducer, num_replicas: int) -> None:
-        self._reducer, self._others = reducer, num_replicas - 1
-        self._is_gather = exchanged.kind == "gather"
-        self._size = None if self._is_gather else exchanged.size_bytes
-        self._of_parts = exchanged.bytes_sent if exchanged.kind.endswith("of parts") else None
-
-    def bytes(self, rank: int, tensors: Sequence[tf.Tensor]) -> Any:
-        """Returns the bytes that a rank sends: by the schedule, of unknown sizes as in a ring.
-
-        Of gathered rows each rank sends its own to all others.
-        """
-        if self._of_parts is not None:
-            return self._of_parts
-        if isinstance(self._size, int):
-            return self._reducer.bytes_sent(self._size, rank)
+    def sent(rank: int, tensors: Sequence[tf.Tensor]) -> Any:
+        if isinstance(size, int):
+            is_of_parts = exchanged.kind.endswith("of parts")
+            by_ring = exchanged.bytes_sent(size, num_replicas)
+            return by_ring if is_of_parts else reducer.bytes_sent(size, rank)
         sizes = [tf.cast(tf.size(each), tf.float64) * each.dtype.size for each in tensors]
-        times = self._others if self._is_gather else 2 * self._others / (self._others + 1)
-        return tf.add_n(sizes) * times
+        return tf.add_n(sizes) * (others if is_gather else 2 * others / num_replicas)
+
+    return sent
