@@ -167,8 +167,7 @@ class OperationScheduler:
 
         So a layer's bias does not go with each kernel, as a collective of its own.
         """
-        communicator = self._walk.program.communicator
-        least = min(communicator.bucket_bytes / 2, communicator.alone_bytes)
+        least = self._walk.program.communicator.alone_bytes
         buckets = self._walk.program.buckets(tensors)
         full = [each for each in buckets if sum(size_bytes(t) or 0 for t in each) >= least]
         return [tensor for bucket in full for tensor in bucket]

@@ -6,6 +6,7 @@ and single numbers, not for training.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
 
@@ -39,27 +40,26 @@ def sums(
     Raises:
       CollectiveMismatchError: Another process reduces something else.
     """
-    arrays = [_components(value) for value in values]
-    described = [[_described(array) for array in parts] for parts in arrays]
-    posted = [all_reduce is None or len(parts) > 1 or not parts[0].size for parts in arrays]
-    on_board = [parts for parts, is_posted in zip(arrays, posted, strict=True) if is_posted]
-    payload = b"".join(array.tobytes() for parts in on_board for array in parts)
+    tensors = [_components(value) for value in values]
+    described = [[[each.dtype.name, each.shape.as_list()] for each in parts] for parts in tensors]
+    posted = [all_reduce is None or len(parts) > 1 or not tf.size(parts[0]) for parts in tensors]
+    on_board = [parts for parts, is_posted in zip(tensors, posted, strict=True) if is_posted]
+    texts = [tf.io.serialize_tensor(each).numpy() for parts in on_board for each in parts]
+    payload = tf.io.serialize_tensor(tf.constant(texts, tf.string)).numpy()
     posts = _all_gather_alike(board, "sum", described, payload, _alike_for_sum)
-    received = [_unpacked(post, posted) for post in posts]
+    received = [iter(tf.io.parse_tensor(post.payload, tf.string)) for post in posts]
     results: list[Value] = []
-    for index, value in enumerate(values):
-        if all_reduce is not None and not posted[index]:
-            results.append(tf.constant(all_reduce(arrays[index][0]), dtype=value.dtype))
+    for value, parts, is_posted in zip(values, tensors, posted, strict=True):
+        if all_reduce is not None and not is_posted:
+            own = np.asarray(parts[0].numpy())  # NumPy makes no scalar of a bfloat16 tensor
+            results.append(tf.constant(all_reduce(own), dtype=value.dtype))
             continue
-        of_ranks = [parts[index] for parts in received]
+        of_ranks = [[tf.io.parse_tensor(next(r), each.dtype) for each in parts] for r in received]
         if isinstance(value, tf.IndexedSlices):
-            rows = [np.concatenate(parts) for parts in zip(*of_ranks, strict=True)]
-            results.append(tf.IndexedSlices(*map(tf.constant, rows), value.dense_shape))
+            rows = [tf.concat(each, 0) for each in zip(*of_ranks, strict=True)]
+            results.append(tf.IndexedSlices(*rows, value.dense_shape))
         else:
-            total = of_ranks[0][0]
-            for (array,) in of_ranks[1:]:
-                total = total + array
-            results.append(tf.constant(total, dtype=value.dtype))
+            results.append(functools.reduce(tf.add, [total for (total,) in of_ranks]))
     return results
 
 
@@ -95,27 +95,10 @@ def _all_gather_alike(
     return posts
 
 
-def _components(value: Value) -> list[np.ndarray]:
+def _components(value: Value) -> list[tf.Tensor]:
     if isinstance(value, tf.IndexedSlices):
-        return [value.values.numpy(), value.indices.numpy()]
-    return [np.asarray(value.numpy())]  # of a tensor itself NumPy makes no bfloat16 scalar
-
-
-def _described(array: np.ndarray) -> _Array:
-    return [array.dtype.name, list(array.shape)]
-
-
-def _unpacked(post: Post, posted: Sequence[bool]) -> list[list[np.ndarray]]:
-    """Returns the arrays of each value; none of a value whose bytes the post does not hold."""
-    offset, values = 0, []
-    for parts, is_posted in zip(post.value[1], posted, strict=True):
-        arrays = []
-        for dtype, shape in parts if is_posted else []:
-            size = int(np.prod(shape, dtype=np.int64))
-            arrays.append(np.frombuffer(post.payload, dtype, size, offset).reshape(shape))
-            offset += arrays[-1].nbytes
-        values.append(arrays)
-    return values
+        return [value.values, value.indices]
+    return [tf.convert_to_tensor(value)]
 
 
 def _alike_for_sum(one: list[_Value], other: list[_Value]) -> bool:

@@ -84,14 +84,14 @@ class CollectiveFunctions:
     @property
     def alone_bytes(self) -> int:
         """The least tensor that is summed alone."""
-        return self._reducer.alone_bytes
+        return min((self.bucket_bytes + 1) // 2, self._reducer.alone_bytes)
 
     def sum(self, specs: Sequence[tf.TensorSpec], compared: Sequence[str] = ()) -> Collective:
         """Sums as `Communicator` says, in one bucket."""
         known = _bytes(specs)
         # What is compared goes beside a tensor that it would have copied into a bucket.
-        least = min(self.bucket_bytes / 2, self.alone_bytes)
-        apart = bool(compared) and len(specs) == 2 and (known is None or known >= least)
+        is_alone = len(specs) == 2 and (known is None or known >= self.alone_bytes)
+        apart = bool(compared) and is_alone
 
         def of_rank(rank: int, *tensors: tf.Tensor) -> list[tf.Tensor]:
             buckets = [[each] for each in tensors] if apart else [tensors]
