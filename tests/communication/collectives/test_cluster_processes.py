@@ -2,12 +2,12 @@
 
 import threading
 
+import meeting
 import numpy as np
 import pytest
 import tensorflow as tf
 from nccl_rules import as_nccl
 
-from tfdp.cluster.control_channel import Post
 from tfdp.communication.collectives import ClusterProcesses, eager
 from tfdp.communication.collectives.engine_choice import EngineChoice
 from tfdp.communication.engines import ProgressCounters, sequence
@@ -86,18 +86,22 @@ def test_a_rank_goes_on_from_errors_before_a_step_and_where_nccl_moves_nothing(
         assert processes.board.waits == 2
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "bool", "float16"])
-def test_tensors_and_slices_come_back_from_bytes(dtype):
-    tensor = tf.cast(tf.reshape(tf.range(6), [2, 3]), dtype)
-    slices = tf.IndexedSlices(tensor, tf.constant([4, 1]), [9, 3])
-    parts = [eager._components(value) for value in (tensor, slices, tensor[:0])]
-    described = [[eager._described(array) for array in arrays] for arrays in parts]
-    payload = b"".join(array.tobytes() for arrays in parts for array in arrays)
-    received = eager._unpacked(Post(["sum", described], payload), [True] * 3)
-    for sent, came in zip(parts, received, strict=True):
-        for a, b in zip(sent, came, strict=True):
-            assert a.dtype == b.dtype
-            np.testing.assert_array_equal(a, b)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "float16"])
+def test_tensors_and_slices_are_summed_outside_of_graphs_in_the_order_of_ranks(dtype):
+    def given(rank):
+        tensor = tf.cast(tf.reshape(tf.range(6), [2, 3]) + 10 * rank, dtype)
+        slices = tf.IndexedSlices(tensor[rank:], tf.constant([4, 1])[rank:], [9, 3])
+        return [tensor, slices, tensor[:0], tensor[0, 1]]
+
+    with meeting.boards(2) as boards:
+        found = meeting.on_all(*(lambda b=b: eager.sums(b, given(b.rank)) for b in boards))
+    for total, rows, empty, number in found:
+        assert {each.dtype for each in (total, rows, empty, number)} == {tf.as_dtype(dtype)}
+        values = [[0, 1, 2], [3, 4, 5], [13, 14, 15]]
+        np.testing.assert_array_equal(tf.cast(total, "int32"), [[10, 12, 14], [16, 18, 20]])
+        np.testing.assert_array_equal(tf.cast(rows.values, "int32"), values)
+        np.testing.assert_array_equal(rows.indices, [4, 1, 1])
+        assert (rows.dense_shape, empty.shape, int(number)) == ([9, 3], (0, 3), 12)
 
 
 def test_only_what_has_the_same_shape_may_be_summed():

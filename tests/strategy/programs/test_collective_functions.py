@@ -49,6 +49,17 @@ def test_a_bucket_that_is_told_of_is_one_buffer_of_the_topology(asked):
     assert sorted(told.elements()) == [600_000, 1_200_000, 2_400_000, 3_600_000]
 
 
+@pytest.mark.parametrize(("size", "buffers"), [(1_000, [4_024]), (600_000, [24, 2_400_000])])
+def test_what_is_compared_travels_in_a_bucket_and_beside_what_travels_alone(size, buffers, asked):
+    rule, sizes = asked
+    strategy = harness.strategy(3, topology=rule)
+    made, _ = strategy.extended.programs.collectives()
+    sizes.clear()
+    made.sum([tf.TensorSpec([size]), tf.TensorSpec([2, 3])], ["one", "two", "three"])
+    assert sorted(sizes) == buffers
+    assert set(sizes.values()) == {3}
+
+
 def of(*variables):
     """A function of one argument that adds variables to it."""
 
