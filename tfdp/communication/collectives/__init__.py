@@ -13,7 +13,7 @@ from tfdp.communication.collectives.payloads import Compress, CompressBucket, Tr
 from tfdp.communication.collectives.probing import Probe
 from tfdp.communication.collectives.reducer import Reducer
 from tfdp.communication.collectives.runtime import global_seed
-from tfdp.communication.collectives.slices import Value, map_values
+from tfdp.communication.collectives.summable import Value, map_values
 
 __all__ = [
     "STOP_TRAINING",

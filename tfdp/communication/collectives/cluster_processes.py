@@ -30,7 +30,7 @@ from tfdp.communication.collectives import eager, ended, introductions, random_s
 from tfdp.communication.collectives.agreement import CollectiveAgreement
 from tfdp.communication.collectives.engine_choice import EngineChoice
 from tfdp.communication.collectives.meetings import Meetings
-from tfdp.communication.collectives.slices import Value
+from tfdp.communication.collectives.summable import Value
 from tfdp.communication.engines import (
     Engine,
     KeyOfGroup,

@@ -8,7 +8,7 @@ from typing import TypeAlias, TypeVar
 
 import tensorflow as tf
 
-from tfdp.communication.collectives import slices, summable
+from tfdp.communication.collectives import summable
 
 # Tensors, or nests of them.
 _Tensors = TypeVar("_Tensors")
@@ -45,7 +45,7 @@ class Transport:
 
     def __init__(
         self,
-        sum_: Callable[[slices.Value], slices.Value],
+        sum_: Callable[[summable.Value], summable.Value],
         gather_: Callable[[tf.Tensor], tf.Tensor] | None = None,
         exchange_: Callable[[tf.Tensor], tf.Tensor] | None = None,
         rank: int = 0,
@@ -60,14 +60,14 @@ class Transport:
             lambda tensor: tf.add_n(tf.unstack(self._exchange(tensor), self.world_size))
         )
         self.rank, self.world_size = rank, world_size
-        self.sent: list[slices.Value] = []
+        self.sent: list[summable.Value] = []
         self.gathered: list[tf.Tensor] = []
         self.exchanged: list[tf.Tensor] = []
         self._levels = levels_
         self.parts: tuple[Transport, ...] = ()
         self.choices: list[tuple[tf.Tensor, list[Transport]]] = []
 
-    def sum(self, value: slices.Value) -> slices.Value:
+    def sum(self, value: summable.Value) -> summable.Value:
         """Returns the sum of `value` over all replicas.
 
         Args:
@@ -200,7 +200,7 @@ def unpacked(summed: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]
 
 # A function that returns the sum of a value, by sums of what it makes of it: see
 # `tfdp.compression.Compression`.
-Compress: TypeAlias = Callable[[slices.Value, Transport], slices.Value]
+Compress: TypeAlias = Callable[[summable.Value, Transport], summable.Value]
 
 # A function that sums the tensors at some positions of a list: see
 # `tfdp.compression.UpdateCompression`.

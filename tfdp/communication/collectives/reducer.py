@@ -62,12 +62,12 @@ class Reducer:
 
     def all_reduce(
         self,
-        values: Sequence[slices.Value],
+        values: Sequence[summable.Value],
         rank: int,
         merge_rows: bool = False,
         watch: Watch | None = None,
         compress: Compress | None = None,
-    ) -> list[slices.Value]:
+    ) -> list[summable.Value]:
         """Returns the sum of each value over all replicas, the same bits on each of them.
 
         The sum of slices holds every replica's rows in the order of ranks, which is what one device
@@ -84,7 +84,7 @@ class Reducer:
             are.
         """
         compress = compress or (lambda value, transport: transport.sum(value))
-        results: list[slices.Value] = list(values)
+        results: list[summable.Value] = list(values)
         tables = [index for index, each in enumerate(values) if isinstance(each, tf.IndexedSlices)]
         indices = [values[index].indices for index in tables]
         announced = slices.announce(self._engine, indices, merge_rows) if tables else []

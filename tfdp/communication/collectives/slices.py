@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
 
 import tensorflow as tf
 
 from tfdp.communication.engines import Engine
-
-# A value that is summed: a tensor, or slices, whose sum holds the rows of all ranks.
-Value: TypeAlias = tf.Tensor | tf.IndexedSlices
-
-
-def map_values(fn: Callable[[tf.Tensor], tf.Tensor], value: Value) -> Value:
-    """Applies `fn` to a tensor, or to the values of IndexedSlices."""
-    if isinstance(value, tf.IndexedSlices):
-        return tf.IndexedSlices(fn(value.values), value.indices, value.dense_shape)
-    return fn(value)
 
 
 def size_bytes(slices: tf.IndexedSlices) -> tf.Tensor:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from tfdp.communication.collectives.slices import Value, map_values
+# A value that is summed: a tensor, or slices, whose sum holds the rows of all ranks.
+Value: TypeAlias = tf.Tensor | tf.IndexedSlices
 
 _SUMMED_AS_THEY_ARE = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
+
+
+def map_values(fn: Callable[[tf.Tensor], tf.Tensor], value: Value) -> Value:
+    """Applies `fn` to a tensor, or to the values of IndexedSlices."""
+    if isinstance(value, tf.IndexedSlices):
+        return tf.IndexedSlices(fn(value.values), value.indices, value.dense_shape)
+    return fn(value)
 
 
 def as_summed(value: Value) -> Value:
