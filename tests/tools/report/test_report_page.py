@@ -111,6 +111,15 @@ def test_who_does_not_see_the_charts_is_told_what_they_show(late):
     assert ("meta", "content", "width=device-width, initial-scale=1") in late.attributes
 
 
+def test_every_colour_of_the_charts_is_one_of_the_page_s(late):
+    classes = {v for tag, name, v in late.attributes if tag in ("g", "i") and name == "class"}
+    used = {word for value in classes for word in value.split()} - {"dashed", "says"}
+    assert {"s0", "s1", "compute", "wait"} <= used
+    colours = set(re.findall(r"\.(\w+)(?:, \.\w+)* \{ --c:", "".join(late.text)))
+    colours |= set(re.findall(r", \.(\w+) \{ --c:", "".join(late.text)))
+    assert used <= colours
+
+
 @pytest.mark.slow
 def test_whatever_stands_in_the_logs_is_only_text(tmp_path):
     clean, evil = tmp_path / "clean", tmp_path / f"evil {EVIL.replace('/', '')}"

@@ -29,15 +29,17 @@ def test_each_attempt_is_drawn_with_its_ranks_steps_time_and_end(tmp_path):
         attempt(tmp_path, 0, "", 3, None),
     ):
         assert attempt_log.keep(made) == ""
-    words = page_of(tmp_path).words
-    for text in (
+    page = page_of(tmp_path)
+    assert [value for _, name, value in page.attributes if name == "title"][-3:] == [
         "1. 4 ranks, steps 1–70: failed: 1 min 15 s",
         "2. 2 ranks, steps 61–110: stopped at a checkpoint: 1 min 15 s",
         "3. 3 ranks, steps –: ended well: 1 min 15 s",
+    ]
+    for text in (
         "rank 3 of 4 failed first, with signal SIGKILL.",
         "all ranks ended well.",
     ):
-        assert text in words, text
+        assert text in page.words, text
 
 
 @pytest.mark.slow

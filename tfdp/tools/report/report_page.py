@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.resources
-import re
 import time
 from collections.abc import Sequence
 from typing import Any
-
-import jinja2
-import markupsafe
 
 from tfdp.base import words
 from tfdp.base.atomic_files import replace_text
@@ -18,14 +13,12 @@ from tfdp.tools.report.breakdown import rank_splits
 from tfdp.tools.report.late_ranks import straggler, stragglers, waits
 from tfdp.tools.report.log_directory import LoggedRun, read_run
 from tfdp.tools.report.manifest_table import manifest_groups
+from tfdp.tools.report.pages import page
 from tfdp.tools.report.rate_comparison import caveats, scaling
 from tfdp.tools.report.report_options import ReportOptions
 from tfdp.tools.report.run_attempts import attempt_rows
 from tfdp.tools.report.run_hints import findings
-from tfdp.tools.report.summary import headline, skipped, traffic
-from tfdp.tools.report.tiles import status, tiles
-
-_CODE = re.compile(r"`([^`]+)`")
+from tfdp.tools.report.summary import headline, skipped, status, tiles, traffic
 
 
 def write_page(options: ReportOptions) -> int:
@@ -70,18 +63,9 @@ def render(run: LoggedRun, compared: Sequence[LoggedRun], now: float) -> str:
     >>> page.startswith("<!doctype html>"), "<x>" in page
     (True, False)
     """
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("tfdp.tools.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["code"] = _code
-    environment.globals |= {"words": words, "label": run_charts.rank_label}
-    style = importlib.resources.files("tfdp.tools.report") / "templates" / "page.css"
-    return environment.get_template("page.html.jinja").render(
-        style=markupsafe.Markup(style.read_text(encoding="utf-8")),
+    return page(
+        "report/templates/report.html.jinja",
+        label=run_charts.rank_label,
         now=now,
         **_context(run, compared, now),
     )
@@ -129,8 +113,3 @@ def _context(run: LoggedRun, compared: Sequence[LoggedRun], now: float) -> dict[
         ],
         "manifest": manifest_groups(run.manifest) if run.manifest else [],
     }
-
-
-def _code(text: str) -> markupsafe.Markup:
-    """Returns a sentence in which the words in backquotes are set as code."""
-    return markupsafe.Markup(_CODE.sub(r"<code>\1</code>", str(markupsafe.escape(text))))

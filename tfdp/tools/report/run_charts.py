@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from tfdp.base.words import count, duration, number, percent
-from tfdp.tools.report.bars import bar_chart
+from tfdp.base.words import count, duration, percent
 from tfdp.tools.report.breakdown import RankSplit, over_time
-from tfdp.tools.report.charts import Chart
+from tfdp.tools.report.charts import Chart, Series, bar_chart, line_chart
 from tfdp.tools.report.late_ranks import Wait
-from tfdp.tools.report.lines_and_areas import Series, area_chart, line_chart
 from tfdp.tools.report.log_directory import LoggedRun
 from tfdp.tools.report.rank_log import steady
 from tfdp.tools.report.rate_comparison import Point
@@ -26,6 +25,8 @@ PART_NAMES = {
     "rest": "rest of the step",
 }
 
+# Values above 0 of which the largest is so many times the least have a logarithmic axis.
+_WIDE = 50
 
 _WELL, _STOPPED = 0, 75  # at a checkpoint, to go on
 
@@ -50,12 +51,12 @@ def learning(run: LoggedRun) -> list[Chart]:
                 Series("validation", curve.validation, "s1", dashed=True),
             ],
             x_label="epoch",
-            may_be_logarithmic="loss" in curve.name,
+            logarithmic_from=_WIDE if "loss" in curve.name else math.inf,
         )
         for curve in curves(run.first)
     ]
     note = "As Keras logs it: within an epoch the mean of its steps so far."
-    by_step = _by_step(run, "Loss by step", "loss", "s0", may_be_logarithmic=True, note=note)
+    by_step = _by_step(run, "Loss by step", "loss", "s0", logarithmic_from=_WIDE, note=note)
     charts.insert(1, by_step)
     return [chart for chart in charts if chart is not None]
 
@@ -104,29 +105,26 @@ def step_parts(run: LoggedRun, splits: Sequence[RankSplit]) -> tuple[Chart | Non
     >>> bars.rows, chart
     ((('rank 0 on a', '10 ms'),), None)
     """
+    samples = over_time(run)
     bars = bar_chart(
         "A step on each rank",
         [(rank_label(one.rank, one.host), one.split.parts) for one in splits],
         PART_NAMES,
-        unit="ms",
-        scale=1e3,
         words=duration,
     )
-    samples = [
-        (float(step), {part: 1e3 * seconds for part, seconds in split.parts.items()})
-        for step, split in over_time(run)
-    ]
-    present = {part for _, parts in samples for part in parts}
-    chart = area_chart(
+    points = {
+        part: [(step, 1e3 * split.parts[part]) for step, split in samples if part in split.parts]
+        for part in PART_NAMES
+    }
+    lines = line_chart(
         "A step over time",
-        samples,
-        {part: name for part, name in PART_NAMES.items() if part in present},
+        [Series(name, points[part], part) for part, name in PART_NAMES.items()],
         x_label="step",
         unit="ms, median of the ranks",
-        words=_milliseconds,
+        zero=True,
         marks=run.first.restarts,
     )
-    return bars, chart
+    return bars, lines if len(samples) > 1 else None
 
 
 def wait_bars(found: Sequence[Wait]) -> Chart | None:
@@ -139,8 +137,6 @@ def wait_bars(found: Sequence[Wait]) -> Chart | None:
         "Waiting for the other ranks",
         [(rank_label(wait.rank, wait.host), {"wait": wait.wait_seconds}) for wait in found],
         {"wait": "wait"},
-        unit="ms",
-        scale=1e3,
         words=duration,
     )
 
@@ -162,8 +158,6 @@ def efficiency_bars(points: Sequence[Point]) -> Chart | None:
             for point in points
         ],
         {"compute": "efficiency"},
-        unit="%",
-        scale=100,
         words=percent,
         of="run",
     )
@@ -187,17 +181,17 @@ def optimizer(run: LoggedRun) -> list[Chart]:
             total += step.skipped_steps
             skipped.append((step.step, float(total)))
     charts = [
-        _by_step(run, "Gradient norm", "gradient_norm", "s2", may_be_logarithmic=True),
+        _by_step(run, "Gradient norm", "gradient_norm", "s2", logarithmic_from=_WIDE),
         line_chart(
             "Trust ratios",
             [Series("median of the layers", middle, "s3", band=ends)],
             x_label="step",
-            may_be_logarithmic=True,
+            logarithmic_from=_WIDE,
             marks=run.first.restarts,
             note="The band goes from the least to the largest of the layers.",
         ),
         _by_step(run, "Compression error", "compression_error", "s2", zero=True),
-        _by_step(run, "Loss scale", "loss_scale", "s1", may_be_logarithmic=True),
+        _by_step(run, "Loss scale", "loss_scale", "s1", logarithmic_from=_WIDE),
         line_chart(
             "Skipped steps so far",
             [Series("skipped steps", skipped, "s1")],
@@ -230,10 +224,6 @@ def _by_step(
     return line_chart(title, [Series(name, points, style)], x_label="step", marks=marks, **options)
 
 
-def _milliseconds(value: float | None) -> str:
-    return "–" if value is None else f"{number(value)} ms"
-
-
 def attempt_bars(attempts: Sequence[LoggedAttempt]) -> Chart | None:
     """Draws how long each attempt took, and how it ended.
 
@@ -255,7 +245,6 @@ def attempt_bars(attempts: Sequence[LoggedAttempt]) -> Chart | None:
             for number, one in enumerate(attempts, 1)
         ],
         _ATTEMPT_NAMES,
-        unit="s",
         words=duration,
         of="attempt",
     )
