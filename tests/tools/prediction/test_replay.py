@@ -14,7 +14,7 @@ from tfdp.tools.prediction.sending import COMPRESSIONS, Sum, sum_of
 from tfdp.tools.prediction.workload import GradientTensor, buckets
 
 SIZES = st.integers(10**5, 10**9)
-RANKS = st.integers(2, 4096)
+RANKS = st.integers(2, 48)
 LATENCIES = st.floats(0, 1e-2)
 RATES = st.floats(1e6, 1e11)
 

@@ -90,7 +90,7 @@ def _charts(answers: Answers) -> list[Chart | None]:
 
 
 def _series(answers: Answers, value: Callable[[Prediction], float]) -> list[Series]:
-    """Returns the lines of the best plans and of the defaults, where these can be told."""
+    """Returns the lines of the best plans and of the defaults."""
 
     def line(name: str, ink: str, found: Sequence[Prediction]) -> Series:
         return Series(name, [(one.ranks, value(one)) for one in found], ink)

@@ -36,8 +36,6 @@ def plans_in_words(now: Plan, work: Workload, cluster: ClusterModel) -> Iterator
     What limits a step most is the forward and backward pass: twice as good, it would ...
     """
     current = predict(now, work, cluster)
-    if current is None:
-        return
     rows = ranked(
         candidates(now, normalizes=any(layer.is_plain for layer in work.normalized)), work, cluster
     )
@@ -53,9 +51,7 @@ def plans_in_words(now: Plan, work: Workload, cluster: ClusterModel) -> Iterator
             yield f"{words}: `{one.plan.written()}`, by {100 * total:.0f}% of a step."
             least = one.step_seconds
     window = dataclasses.replace(now, accumulation=4 * now.accumulation)
-    rarer = predict(window, work, cluster)
-    assert rarer is not None  # the same topology
-    gain = 1 - rarer.step_seconds / current.step_seconds
+    gain = 1 - predict(window, work, cluster).step_seconds / current.step_seconds
     if gain > _WORTH_SAYING:
         yield (
             f"Send once for several batches: `gradient_accumulation_steps={window.accumulation}` "

@@ -52,8 +52,7 @@ def calibrated(
         return dataclasses.replace(cluster, links=dataclasses.replace(cluster.links, **rates))
 
     def takes(rate: float) -> float:
-        found = predict(plan, work, with_rate(rate))
-        return 0.0 if found is None else found.communication_seconds
+        return predict(plan, work, with_rate(rate)).communication_seconds
 
     step = work.compute_seconds + work.update_seconds + work.other_seconds + communication_seconds
     told = takes(_FASTEST) + _SHARE_OF_STEP * step

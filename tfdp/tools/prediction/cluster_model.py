@@ -7,8 +7,8 @@ import math
 
 from tfdp.topology import Links
 
-#: The most ranks that are planned for.
-MOST_RANKS = 2**16
+#: The most ranks that are planned for: of more a ring's transfers are millions.
+MOST_RANKS = 512
 
 #: What is left of an Ethernet link's rate: of the 1514 bytes of a frame 1448 are not headers of
 #: Ethernet, IP and TCP; and for every second frame that comes, an acknowledgement of 66 bytes goes.

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tfdp.base.bucketing import DEFAULT_BYTES
 from tfdp.tools.prediction.cluster_model import ClusterModel
 from tfdp.tools.prediction.plans import Plan, Prediction, predict
 from tfdp.tools.prediction.sending import COMPRESSIONS, CompressionCost
@@ -23,7 +24,7 @@ TOPOLOGIES = (
     "ring",
     "auto",
 )
-BUCKETS = (25 * 2**20, 2**20, 4 * 2**20, 100 * 2**20)
+BUCKETS = (DEFAULT_BYTES, 2**20, 4 * 2**20, 100 * 2**20)
 ROUNDS = (10, 100)
 
 #: A plan is preferred to a simpler one where it is faster by this share of a step.
@@ -62,7 +63,14 @@ def candidates(
     """
     if base.shard != "none":
         left = [name for name in compressions if COMPRESSIONS[name].sums_parts]
-        topologies, compressions, rounds = topologies[:1], left or compressions, ()
+        if not left:
+            known = [name for name, each in COMPRESSIONS.items() if each.sums_parts]
+            raise ValueError(
+                f"A compression beside `shard` must be one of {', '.join(known)}, which sum parts "
+                f"of gradients, but received {', '.join(map(repr, compressions))}. Use "
+                f"{known[1]!r}, or leave `shard` out."
+            )
+        topologies, compressions, rounds = topologies[:1], left, ()
     summed = [
         dataclasses.replace(base, topology=topology, bucket_bytes=size, compression=compression)
         for compression, topology, size in itertools.product(compressions, topologies, bucket_bytes)
@@ -86,13 +94,10 @@ def candidates(
 
 
 def ranked(plans: Iterable[Plan], work: Workload, cluster: ClusterModel) -> list[Prediction]:
-    """Returns the predictions of all plans that can be told: those that are exact, then the others.
+    """Returns the predictions of plans: those that are exact, then the others.
 
     In each part the fastest comes first; of the plans within :data:`WORTH` of that, the one that
     was given first is taken to be faster.
-
-    Raises:
-      ValueError: No plan can be told for so many ranks.
 
     >>> from tfdp.tools.prediction.workload import GradientTensor
     >>> from tfdp.topology import Links
@@ -101,13 +106,7 @@ def ranked(plans: Iterable[Plan], work: Workload, cluster: ClusterModel) -> list
     >>> ranked(candidates(Plan(), rounds=[], compressions=["none"]), work, slow)[0].plan.topology
     'halving_doubling'
     """
-    found = [p for plan in plans if (p := predict(plan, work, cluster)) is not None]
-    if not found:
-        raise ValueError(
-            "Halving and doubling on more than 32 ranks is planned for hosts, and ranks of a host, "
-            f"of powers of two alone, but received {cluster.hosts} hosts of "
-            f"{cluster.ranks_of_host}. Use a power of two, or another topology, too."
-        )
+    found = [predict(plan, work, cluster) for plan in plans]
     least = {
         exact: min((one.step_seconds for one in found if one.plan.is_exact == exact), default=0.0)
         for exact in (True, False)
@@ -183,11 +182,10 @@ def limits(plan: Plan, work: Workload, cluster: ClusterModel) -> list[Limit]:
         faster = dataclasses.replace(compression, gigabytes_per_second=2 * rate)
         changed["the rate of the compression"] = work, cluster, faster
     now = predict(plan, work, cluster)
-    if now is None or not now.step_seconds:
+    if not now.step_seconds:
         return []
-    found = []
-    for name, better in changed.items():
-        then = predict(plan, *better)
-        assert then is not None  # the same topology
-        found.append(Limit(name, 1 - then.step_seconds / now.step_seconds))
+    found = [
+        Limit(name, 1 - predict(plan, *better).step_seconds / now.step_seconds)
+        for name, better in changed.items()
+    ]
     return sorted((one for one in found if one.gain > 0), key=lambda one: -one.gain)
