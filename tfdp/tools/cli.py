@@ -218,7 +218,7 @@ def _add_report(commands: argparse._SubParsersAction) -> None:
 def _report(options: ReportOptions, parser: argparse.ArgumentParser) -> int:
     require(["jinja2"], parser)
 
-    from tfdp.tools.report.log_values import LogError
+    from tfdp.tools.report.log_reader import LogError
     from tfdp.tools.report.report_page import write_page
 
     try:

@@ -6,7 +6,7 @@ import pytest
 from tools.report.logs import HOUR, line, start_line, step_line, write_rank, write_run
 
 from tfdp.tools.report.log_directory import read_run
-from tfdp.tools.report.log_values import LogError
+from tfdp.tools.report.log_reader import LogError
 
 
 def refusal(directory):

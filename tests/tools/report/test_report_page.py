@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tools.report.logs import HOUR, MANIFEST, line, start_line, step_line, write_rank, write_run
 
 from tfdp.tools.report.log_directory import read_run
-from tfdp.tools.report.log_values import LogError
+from tfdp.tools.report.log_reader import LogError
 from tfdp.tools.report.report_page import render
 
 EVIL = "<script>alert('x')</script>\"'&`</style>"

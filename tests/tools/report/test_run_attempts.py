@@ -6,10 +6,11 @@ import pytest
 from tools.report.logs import HOUR, write_run
 from tools.report.test_report_page import page_of
 
+from tfdp.base.log_lines import ATTEMPTS
 from tfdp.cluster.launch import attempt_log
 from tfdp.cluster.launch.restarting import Attempt
 from tfdp.cluster.launch.verdict import Outcome
-from tfdp.tools.report.log_values import LogError
+from tfdp.tools.report.log_reader import LogError
 from tfdp.tools.report.run_attempts import read_attempts
 
 
@@ -49,7 +50,7 @@ def test_a_run_without_attempts_has_no_such_part(tmp_path):
 
 def test_a_line_that_a_kill_cut_off_is_left_out_and_a_damaged_one_refused(tmp_path):
     attempt_log.keep(attempt(tmp_path, 0, "", 1, None))
-    path = tmp_path / attempt_log.FILE
+    path = tmp_path / ATTEMPTS
     whole = path.read_text()
     path.write_text(whole + whole[:20])
     assert len(read_attempts(tmp_path)) == 1

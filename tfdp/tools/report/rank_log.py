@@ -8,16 +8,15 @@ import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from tfdp.tools.report.log_lines import (
+from tfdp.base.log_lines import (
     EndLine,
     EpochLine,
     Record,
     StartLine,
     StepLine,
     StragglerLine,
-    record,
 )
-from tfdp.tools.report.log_values import LogError
+from tfdp.tools.report.log_reader import LogError, record
 
 
 @dataclasses.dataclass

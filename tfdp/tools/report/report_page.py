@@ -34,7 +34,7 @@ def write_page(options: ReportOptions) -> int:
     >>> import pathlib
     >>> write_page(ReportOptions(pathlib.Path("no/logs")))
     Traceback (most recent call last):
-    tfdp.tools.report.log_values.LogError: `LOG_DIR` must be a directory that ... wrote, ...
+    tfdp.tools.report.log_reader.LogError: `LOG_DIR` must be a directory that ... wrote, ...
     """
     read = read_run(options.log_dir)
     compared = [read_run(directory) for directory in options.compare]
@@ -56,7 +56,7 @@ def render(run: LoggedRun, compared: Sequence[LoggedRun], now: float) -> str:
 
     >>> import pathlib
     >>> from tfdp.tools.report.rank_log import RankLog, Session
-    >>> from tfdp.tools.report.log_lines import StartLine, StepLine
+    >>> from tfdp.base.log_lines import StartLine, StepLine
     >>> start, step = StartLine(0, 0, 1, "<x>", 1), StepLine(0, 1, 0, 1, 8, 1.0)
     >>> log = RankLog((Session(start, 1, [step]),), (step,), (), ())
     >>> page = render(LoggedRun(pathlib.Path("logs"), (log,), None, ()), [], now=2)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from tfdp.base.log_lines import AttemptLine
 from tfdp.base.words import count, duration, percent
 from tfdp.tools.report.breakdown import RankSplit, over_time
 from tfdp.tools.report.charts import Chart, Series, bar_chart, line_chart
@@ -13,7 +14,7 @@ from tfdp.tools.report.late_ranks import Wait
 from tfdp.tools.report.log_directory import LoggedRun
 from tfdp.tools.report.rank_log import steady
 from tfdp.tools.report.rate_comparison import Point
-from tfdp.tools.report.run_attempts import LoggedAttempt
+from tfdp.tools.report.run_attempts import steps_of
 from tfdp.tools.report.summary import curves
 
 PART_NAMES = {
@@ -37,7 +38,7 @@ def learning(run: LoggedRun) -> list[Chart]:
     """Draws losses and metrics by epoch, and the loss by step.
 
     >>> from types import SimpleNamespace as Fake
-    >>> from tfdp.tools.report.log_lines import EpochLine, StepLine
+    >>> from tfdp.base.log_lines import EpochLine, StepLine
     >>> epochs = (EpochLine(0, 0, 1, 1.0, {"loss": 2.0, "auc": 0.5}),)
     >>> log = Fake(epochs=epochs, steps=(StepLine(0, 1, 0, 1, 8, 1.0, loss=2.0),), restarts=())
     >>> [chart.title for chart in learning(Fake(first=log))]
@@ -65,7 +66,7 @@ def speed(run: LoggedRun) -> list[Chart]:
     """Draws examples per second and the time of a step, of steps that are :func:`steady`.
 
     >>> from types import SimpleNamespace as Fake
-    >>> from tfdp.tools.report.log_lines import StepLine
+    >>> from tfdp.base.log_lines import StepLine
     >>> log = Fake(sessions=(), steps=(StepLine(0, 1, 0, 1, None, 1.0),), restarts=())
     >>> [chart.title for chart in speed(Fake(first=log))]
     ['Step time']
@@ -167,7 +168,7 @@ def optimizer(run: LoggedRun) -> list[Chart]:
     """Draws norm, trust ratios, compression error, loss scale and skipped steps, where logged.
 
     >>> from types import SimpleNamespace as Fake
-    >>> from tfdp.tools.report.log_lines import StepLine
+    >>> from tfdp.base.log_lines import StepLine
     >>> log = Fake(steps=(StepLine(0, 1, 0, 1, 8, 1.0, gradient_norm=2.0),), restarts=())
     >>> [chart.title for chart in optimizer(Fake(first=log))]
     ['Gradient norm']
@@ -224,11 +225,11 @@ def _by_step(
     return line_chart(title, [Series(name, points, style)], x_label="step", marks=marks, **options)
 
 
-def attempt_bars(attempts: Sequence[LoggedAttempt]) -> Chart | None:
+def attempt_bars(attempts: Sequence[AttemptLine]) -> Chart | None:
     """Draws how long each attempt took, and how it ended.
 
-    >>> from tfdp.tools.report.run_attempts import LoggedAttempt
-    >>> attempt_bars([LoggedAttempt(0, 4, 60, 1, 9, 137, "rank 3 of 4 failed first.")]).rows
+    >>> from tfdp.base.log_lines import AttemptLine
+    >>> attempt_bars([AttemptLine(0, 4, 60, 1, 9, 137, "rank 3 of 4 failed first.")]).rows
     (('1. 4 ranks, steps 1–9', '1 min 0 s'),)
     """
 
@@ -239,7 +240,7 @@ def attempt_bars(attempts: Sequence[LoggedAttempt]) -> Chart | None:
         "Attempts",
         [
             (
-                f"{number}. {count(one.ranks, 'rank')}, steps {one.steps}",
+                f"{number}. {count(one.ranks, 'rank')}, steps {steps_of(one)}",
                 {part(one.code): one.seconds},
             )
             for number, one in enumerate(attempts, 1)

@@ -6,9 +6,9 @@ import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
 
+from tfdp.base.log_lines import StepLine
 from tfdp.base.words import count, duration, moment, number
 from tfdp.tools.report.log_directory import LoggedRun
-from tfdp.tools.report.log_lines import StepLine
 from tfdp.tools.report.rank_log import RankLog, only_first, steady
 
 _VALIDATION = "val_"
@@ -57,7 +57,7 @@ def headline(run: LoggedRun) -> Headline:
     """Returns the run's headline numbers.
 
     >>> from tfdp.tools.report.rank_log import Session
-    >>> from tfdp.tools.report.log_lines import StartLine
+    >>> from tfdp.base.log_lines import StartLine
     >>> import pathlib
     >>> start = StartLine(time=0, rank=0, world_size=1, host="a", replicas=4)
     >>> steps = tuple(StepLine(n, n, 0, 1, 64, seconds) for n, seconds in ((1, 9), (2, 1), (3, 3)))
@@ -158,7 +158,7 @@ class Curve:
 def curves(log: RankLog) -> tuple[Curve, ...]:
     """Returns the curves of the epochs' logs: losses first, then the others by name.
 
-    >>> from tfdp.tools.report.log_lines import EpochLine
+    >>> from tfdp.base.log_lines import EpochLine
     >>> epochs = (EpochLine(0, 0, 9, 1.0, {"accuracy": 0.5, "loss": 2.0, "val_loss": 3.0}),)
     >>> [(curve.name, curve.validation) for curve in curves(RankLog((), (), epochs, ()))]
     [('loss', ((1, 3.0),)), ('accuracy', ())]
@@ -190,7 +190,7 @@ def traffic(run: LoggedRun) -> tuple[Traffic, ...]:
 
     >>> import pathlib
     >>> from tfdp.tools.report.rank_log import Session
-    >>> from tfdp.tools.report.log_lines import StartLine
+    >>> from tfdp.base.log_lines import StartLine
     >>> step = StepLine(0, 2, 0, 2, 8, 1.0, bytes_sent=600.0)
     >>> log = RankLog((Session(StartLine(0, 0, 1, "a", 2), 0),), (step,), (), ())
     >>> traffic(LoggedRun(pathlib.Path(), (log,), None, ()))
