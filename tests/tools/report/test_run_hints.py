@@ -23,7 +23,7 @@ from tfdp.tools.prediction import (
     predict,
     ranked,
 )
-from tfdp.tools.prediction.advice import plans_in_words
+from tfdp.tools.prediction.ranking import plans_in_words
 from tfdp.tools.report import run_hints
 from tfdp.tools.report.breakdown import RankSplit, Split
 from tfdp.tools.report.late_ranks import Wait

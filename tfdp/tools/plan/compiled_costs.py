@@ -9,10 +9,7 @@ import tensorflow as tf
 
 from tfdp.tools.plan import measuring, plan_models
 from tfdp.tools.plan.quantities import Chip
-from tfdp.tools.prediction import Workload
-
-# Of a step's operations the backward pass has two thirds: two products for each of the forward's.
-_BACKWARD = 2 / 3
+from tfdp.tools.prediction.workload import Workload, passes
 
 
 def workload(what: str, batch: int, optimizer: str | None, chip: Chip) -> tuple[Workload, str]:
@@ -59,12 +56,13 @@ def workload(what: str, batch: int, optimizer: str | None, chip: Chip) -> tuple[
         facts.operations / chip.operations_per_second,
         facts.bytes_accessed / chip.bytes_per_second,
     )
+    forward, backward = passes(seconds)
     weights = sum(tensor.size_bytes for tensor in work.tensors)
     kept = weights * (2 + work.slots) + work.frozen_bytes  # with gradients
     work = dataclasses.replace(
         work,
-        forward_seconds=(1 - _BACKWARD) * seconds,
-        backward_seconds=_BACKWARD * seconds,
+        forward_seconds=forward,
+        backward_seconds=backward,
         other_seconds=measuring.OTHER_SECONDS,
         first_seconds=sum(facts.seconds.values()),
         activation_bytes=max(0.0, facts.memory_bytes - kept),

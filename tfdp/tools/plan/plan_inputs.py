@@ -15,7 +15,7 @@ from tfdp.base.command_line import set_environment
 from tfdp.tools.plan.plan_options import PlanOptions
 from tfdp.tools.plan.quantities import Link
 from tfdp.tools.prediction import SLOTS, ClusterModel, Workload, described_links, even_tensors
-from tfdp.tools.prediction.workload import GradientTensor
+from tfdp.tools.prediction.workload import GradientTensor, passes
 from tfdp.tools.report.log_directory import read_run
 from tfdp.tools.report.prediction_inputs import Recorded, recorded
 from tfdp.topology import Links
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 _BETWEEN, _INSIDE = Link(10e9, 50e-6), Link(100e9, 5e-6)
 _ASSUMED = "assumed: 10 Gbit/s and 50 us between hosts; `--link` says otherwise"
 _BATCH = 32
-_BACKWARD = 2 / 3
 
 # What logs tell of a model's step.
 _OF_LOGS = (
@@ -137,10 +136,10 @@ def _of_rate(options: PlanOptions) -> tuple[str, str, Workload]:
         name = "A model"
         slots = SLOTS[options.optimizer or "adam"]
         work = Workload(even_tensors(options.parameters), 0.0, 0.0, batch=batch, slots=slots)
-    work = dataclasses.replace(
-        work, forward_seconds=(1 - _BACKWARD) * seconds, backward_seconds=_BACKWARD * seconds
-    )
-    return name, f"{rate:g} examples/s of a rank alone" if rate else "no times", work
+    origin = f"{rate:g} examples/s of a rank alone" if rate else "no times"
+    forward, backward = passes(seconds)
+    work = dataclasses.replace(work, forward_seconds=forward, backward_seconds=backward)
+    return name, origin, work
 
 
 def _built(options: PlanOptions, ranks_per_host: int) -> keras.Model:

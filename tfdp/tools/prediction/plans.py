@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
+import statistics
 from collections.abc import Sequence
 
 from tfdp.base.bucketing import DEFAULT_BYTES
 from tfdp.tools.prediction.cluster_model import ClusterModel
-from tfdp.tools.prediction.lateness import slowest
 from tfdp.tools.prediction.memory import Memory, memory_of
-from tfdp.tools.prediction.replay import replay
-from tfdp.tools.prediction.sending import COMPRESSIONS, CompressionCost, halves_of, sum_of
+from tfdp.tools.prediction.sending import COMPRESSIONS, CompressionCost, Sum, halves_of, sum_of
 from tfdp.tools.prediction.workload import GradientTensor, Workload, buckets
 from tfdp.topology import Topology
 
 # The sum at a step's end: a loss, counts and metrics.
 _ENDING = GradientTensor((64,))
+_POINTS = 400  # of the distribution of the slowest rank's time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +156,7 @@ def predict(
     1. A rank computes. The buckets' gradients are there one after the other, as the backward pass
        goes on; where a compression or a synchronization waits for its end, all of them then.
     2. The slowest rank sets the pace: all compute as long as the expected slowest of n.
-    3. The buckets are replayed (:func:`tfdp.tools.prediction.replay.replay`). What ends after the
+    3. The buckets are replayed (:func:`replay`). What ends after the
        backward pass is exposed.
     4. The update follows, and the small sum at the step's end.
     5. Each layer with the whole batch's statistics holds up both passes until they are summed.
@@ -225,6 +227,62 @@ def predict(
         alone_seconds=work.compute_seconds + updating + work.other_seconds,
         examples=cluster.ranks * work.batch,
     )
+
+
+def replay(arrivals: Sequence[tuple[float, Sum]]) -> list[float]:
+    """Replays sums that are asked for at given times: the events of a step in the order of time.
+
+    A bucket waits until its gradients are there, the core that compresses has done so, and the
+    links are free; the first that is there is the first that is sent. It occupies them for as long
+    as the busiest link, or the core that moves the bytes, is busy; what its sum takes beyond that
+    is waiting (latency, steps), in which the next bucket may already move, unless it is `in_turn`.
+
+    Args:
+      arrivals: The time at which each bucket's gradients are there, and its sum.
+
+    Returns:
+      When every rank has the sum of each bucket, in the order in which they began.
+
+    >>> replay([(0.0, Sum(0.0, 1.0, 1.5)), (0.25, Sum(0.0, 1.0, 1.5))])
+    [1.5, 2.5]
+    >>> replay([(0.0, Sum(0.0, 1.0, 1.5, True)), (0.25, Sum(0.0, 1.0, 1.5, True))])
+    [1.5, 3.0]
+    """
+    links_free = core_free = 0.0
+    ended = []
+    for ready, sum_ in sorted(arrivals, key=lambda arrival: arrival[0]):
+        core_free = max(ready, core_free) + sum_.core_seconds
+        begun = max(core_free, links_free)
+        links_free = begun + (sum_.seconds if sum_.in_turn else sum_.busy_seconds)
+        ended.append(begun + sum_.seconds)
+    return ended
+
+
+@functools.lru_cache(4096)
+def slowest(ranks: int, deviation: float) -> float:
+    """Returns the expected maximum of the times of n ranks, over the mean of one.
+
+    Times are independent and lognormal. The maximum of n has the distribution F^n, so its mean is
+    the integral of F^-1(u^(1/n)) over u from 0 to 1: here a sum over 400 points.
+
+    Args:
+      ranks: The number of ranks, n.
+      deviation: The standard deviation of the times' logarithm, which for small ones is that of
+        the times over their mean.
+
+    >>> slowest(1, 0.0), slowest(64, 0.0)
+    (1.0, 1.0)
+    >>> round(slowest(2, 0.1), 3), round(slowest(64, 0.1), 2), round(slowest(4096, 0.1), 2)
+    (1.056, 1.26, 1.43)
+    """
+    if deviation == 0 or ranks == 1:
+        return 1.0
+    normal = statistics.NormalDist()
+    quantiles = (
+        normal.inv_cdf(((point + 0.5) / _POINTS) ** (1 / ranks)) for point in range(_POINTS)
+    )
+    most = statistics.fmean(math.exp(deviation * quantile) for quantile in quantiles)
+    return most / math.exp(deviation**2 / 2)
 
 
 def _of_weights(

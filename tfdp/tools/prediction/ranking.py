@@ -1,10 +1,10 @@
-"""The advice: plans by their predicted steps, and what limits the best of them."""
+"""The advice: plans by their predicted steps, what limits the best of them, and both in words."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tfdp.base.bucketing import DEFAULT_BYTES
@@ -29,6 +29,9 @@ ROUNDS = (10, 100)
 
 #: A plan is preferred to a simpler one where it is faster by this share of a step.
 WORTH = 0.02
+
+# Advice is given for what takes away this share of a step.
+_WORTH_SAYING = 0.05
 
 
 def candidates(
@@ -189,3 +192,55 @@ def limits(plan: Plan, work: Workload, cluster: ClusterModel) -> list[Limit]:
         for name, better in changed.items()
     ]
     return sorted((one for one in found if one.gain > 0), key=lambda one: -one.gain)
+
+
+def plans_in_words(now: Plan, work: Workload, cluster: ClusterModel) -> Iterator[str]:
+    """Yields what to try next: arguments that are predicted to be faster, and by how much.
+
+    First what trains the same, then what changes the training, then a larger window of
+    accumulation, then what limits the step.
+
+    Args:
+      now: The plan that is used.
+      work: What a replica computes.
+      cluster: The ranks and links.
+
+    >>> from tfdp.tools.prediction.workload import even_tensors
+    >>> from tfdp.topology import Links
+    >>> slow = ClusterModel(4, 2, Links(1e-4, 1e9, 1e-3, 25e6))
+    >>> for sentence in plans_in_words(Plan(), Workload(even_tensors(10**6), 0.1, 0.2), slow):
+    ...     print(sentence)
+    Predicted to be faster, training the same: `...`, by 30% of a step.
+    Faster still, but other training: `...LocalSGD(100))`, by 37% of a step.
+    Send once for several batches: `gradient_accumulation_steps=4` of the optimizer, by ...
+    What limits a step most is the forward and backward pass: twice as good, it would ...
+    """
+    current = predict(now, work, cluster)
+    rows = ranked(
+        candidates(now, normalizes=any(layer.is_plain for layer in work.normalized)), work, cluster
+    )
+    least = current.step_seconds
+    for exact, words in (
+        (True, "Predicted to be faster, training the same"),
+        (False, "Faster still, but other training"),
+    ):
+        one = next((row for row in rows if row.plan.is_exact == exact), current)
+        gain = (least - one.step_seconds) / current.step_seconds
+        if gain > _WORTH_SAYING:
+            total = 1 - one.step_seconds / current.step_seconds
+            yield f"{words}: `{one.plan.written()}`, by {100 * total:.0f}% of a step."
+            least = one.step_seconds
+    window = dataclasses.replace(now, accumulation=4 * now.accumulation)
+    gain = 1 - predict(window, work, cluster).step_seconds / current.step_seconds
+    if gain > _WORTH_SAYING:
+        yield (
+            f"Send once for several batches: `gradient_accumulation_steps={window.accumulation}` "
+            f"of the optimizer, by {100 * gain:.0f}% of a step. A larger global batch does the "
+            "same; `tfdp.optimizers.LAMB` or `LARS` keep it accurate."
+        )
+    found = limits(now, work, cluster)
+    if found:
+        yield (
+            f"What limits a step most is {found[0].name}: twice as good, it would take "
+            f"{100 * found[0].gain:.0f}% off."
+        )

@@ -6,38 +6,20 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_TITLES = {
-    "created": "Created",
-    "command": "Command",
-    "directory": "Directory",
-    "commit": "Commit",
-    "versions": "Versions",
-    "environment": "Environment",
-    "seeds": "Seeds",
-    "data": "Data",
-    "strategy": "Strategy",
-    "model": "Model",
-    "hardware": "Hardware",
-}
-
 
 def manifest_groups(manifest: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
     """Returns (title, rows of (name, value)) of each part of a manifest, without what is null.
-
-    Parts that only a newer manifest of the same format has come last.
 
     >>> manifest_groups({"format": 1, "model": {"name": "cnn", "optimizer": {"rate": 0.1}},
     ...                  "command": ["python", "my train.py"], "data": None})
     [('Run', [('Command', "python 'my train.py'")]),
      ('Model', [('name', 'cnn'), ('optimizer.rate', '0.1')])]
     """
-    known = [key for key in _TITLES if key in manifest]
-    beyond = [key for key in manifest if key not in _TITLES and key != "format"]
     simple: list[tuple[str, str]] = []
     groups = [("Run", simple)]
-    for key in known + beyond:
-        value, title = manifest[key], _TITLES.get(key, key)
-        if value is None or value in ({}, []):
+    for key, value in manifest.items():
+        title = key.capitalize()
+        if value is None or value in ({}, []) or key == "format":
             continue
         if key == "command" and isinstance(value, list):
             simple.append((title, shlex.join(map(str, value))))

@@ -12,16 +12,12 @@ from typing import Any
 from tfdp import topology
 from tfdp.tools.prediction import ClusterModel, Plan, Workload, described_links, even_tensors
 from tfdp.tools.prediction.calibration import calibrated
-from tfdp.tools.prediction.workload import SLOTS, GradientTensor
+from tfdp.tools.prediction.workload import SLOTS, GradientTensor, passes
 from tfdp.tools.report.breakdown import RankSplit, rank_splits, split_of
 from tfdp.tools.report.log_directory import LoggedRun
 from tfdp.tools.report.rank_log import steady
 from tfdp.tools.report.summary import headline
 from tfdp.topology import Links, Topology, names
-
-# Of a forward and backward pass, the share of the backward pass: it has two products for each of
-# the forward pass.
-_BACKWARD = 2 / 3
 
 _COMPRESSIONS = {
     "Cast(": "bfloat16",
@@ -78,8 +74,7 @@ def recorded(run: LoggedRun, tensors: tuple[GradientTensor, ...] | None = None) 
     batch = max(1, round((line.examples_per_step or start.replicas) / start.replicas))
     work = Workload(
         tensors or even_tensors(start.parameters),
-        forward_seconds=(1 - _BACKWARD) * compute,
-        backward_seconds=_BACKWARD * compute,
+        *passes(compute),
         other_seconds=_median(sampled, "input") + _median(sampled, "other"),
         first_seconds=_first(run),
         batch=batch,

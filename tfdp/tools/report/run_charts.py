@@ -8,6 +8,7 @@ from typing import Any
 
 from tfdp.base.log_lines import AttemptLine
 from tfdp.base.words import count, duration, percent
+from tfdp.tools.report.axes import Points
 from tfdp.tools.report.breakdown import RankSplit, over_time
 from tfdp.tools.report.charts import Chart, Series, bar_chart, line_chart
 from tfdp.tools.report.late_ranks import Wait
@@ -75,23 +76,9 @@ def speed(run: LoggedRun) -> list[Chart]:
     counted = [(s.step, s.examples, s.seconds) for s in steps if s.examples is not None]
     rates = [(step, examples / seconds) for step, examples, seconds in counted if seconds > 0]
     times = [(s.step, 1e3 * s.seconds / s.steps) for s in steps]
-    marks = run.first.restarts
     charts = [
-        line_chart(
-            "Examples per second",
-            [Series("examples per second", rates, "s0")],
-            x_label="step",
-            zero=True,
-            marks=marks,
-        ),
-        line_chart(
-            "Step time",
-            [Series("milliseconds", times, "s3")],
-            x_label="step",
-            unit="ms",
-            zero=True,
-            marks=marks,
-        ),
+        _by_step(run, "Examples per second", rates, "s0", zero=True),
+        _by_step(run, "Step time", times, "s3", name="milliseconds", unit="ms", zero=True),
     ]
     return [chart for chart in charts if chart is not None]
 
@@ -146,14 +133,15 @@ def efficiency_bars(points: Sequence[Point]) -> Chart | None:
     """Draws the efficiency of each run.
 
     >>> import pathlib
-    >>> efficiency_bars([Point(pathlib.Path("logs"), 4, 2, 64.0, 900.0, 3.0, 0.75, 7)]).rows
+    >>> from types import SimpleNamespace as Fake
+    >>> efficiency_bars([Point(pathlib.Path("logs"), Fake(replicas=4), 3.0, 0.75, 7)]).rows
     (('4 replicas (logs)', '75%'),)
     """
     return bar_chart(
         "Examples per second and replica, relative to the fewest replicas",
         [
             (
-                f"{count(point.replicas, 'replica')} ({point.directory})",
+                f"{count(point.line.replicas, 'replica')} ({point.directory})",
                 {"compute": point.efficiency},
             )
             for point in points
@@ -183,23 +171,19 @@ def optimizer(run: LoggedRun) -> list[Chart]:
             skipped.append((step.step, float(total)))
     charts = [
         _by_step(run, "Gradient norm", "gradient_norm", "s2", logarithmic_from=_WIDE),
-        line_chart(
+        _by_step(
+            run,
             "Trust ratios",
-            [Series("median of the layers", middle, "s3", band=ends)],
-            x_label="step",
+            middle,
+            "s3",
+            name="median of the layers",
+            band=ends,
             logarithmic_from=_WIDE,
-            marks=run.first.restarts,
             note="The band goes from the least to the largest of the layers.",
         ),
         _by_step(run, "Compression error", "compression_error", "s2", zero=True),
         _by_step(run, "Loss scale", "loss_scale", "s1", logarithmic_from=_WIDE),
-        line_chart(
-            "Skipped steps so far",
-            [Series("skipped steps", skipped, "s1")],
-            x_label="step",
-            zero=True,
-            marks=run.first.restarts,
-        )
+        _by_step(run, "Skipped steps so far", skipped, "s1", name="skipped steps", zero=True)
         if total
         else None,
     ]
@@ -216,13 +200,20 @@ def rank_label(rank: int, host: str) -> str:
 
 
 def _by_step(
-    run: LoggedRun, title: str, attribute: str, style: str, **options: Any
+    run: LoggedRun,
+    title: str,
+    points: Points | str,
+    ink: str,
+    name: str = "",
+    band: Sequence[tuple[float, float]] | None = None,
+    **options: Any,
 ) -> Chart | None:
-    found = [(step.step, getattr(step, attribute)) for step in run.first.steps]
-    points = [(step, value) for step, value in found if value is not None]
-    name = title.removesuffix(" by step").lower()
-    marks = run.first.restarts
-    return line_chart(title, [Series(name, points, style)], x_label="step", marks=marks, **options)
+    """Returns one line over steps, of points or of a field of the steps, with the run's restarts."""
+    if isinstance(points, str):
+        found = [(step.step, getattr(step, points)) for step in run.first.steps]
+        points = [(step, value) for step, value in found if value is not None]
+    series = [Series(name or title.removesuffix(" by step").lower(), points, ink, band=band)]
+    return line_chart(title, series, x_label="step", marks=run.first.restarts, **options)
 
 
 def attempt_bars(attempts: Sequence[AttemptLine]) -> Chart | None:

@@ -1,15 +1,16 @@
-"""The replay of buckets and the time of a sum, against closed forms."""
+"""The step of a plan: buckets, sums and the slowest rank, against closed forms and draws."""
 
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdp import topology
 from tfdp.tools.prediction import ClusterModel, Normalized, Plan, Workload, even_tensors, predict
-from tfdp.tools.prediction.replay import replay
+from tfdp.tools.prediction.plans import replay, slowest
 from tfdp.tools.prediction.sending import COMPRESSIONS, Sum, sum_of
 from tfdp.tools.prediction.workload import GradientTensor, buckets
 
@@ -313,3 +314,13 @@ def test_powersgd_sends_factors_of_a_model_of_which_the_size_is_all_that_is_know
     """Gradients of 500 x 500: four columns of 1000 numbers in place of 250,000."""
     found = predict(Plan("ring", 2**20, "powersgd"), work(), cluster(rate=1e7))
     assert found.communication_seconds == pytest.approx(1.5 * 16e6 * 4000 / 250_000 / 1e7, rel=0.1)
+
+
+@pytest.mark.parametrize(("ranks", "deviation"), [(2, 0.1), (16, 0.05), (256, 0.2)])
+def test_it_is_the_mean_of_drawn_maxima(ranks, deviation):
+    draws = np.random.default_rng(0).lognormal(0, deviation, (20_000, ranks))
+    assert slowest(ranks, deviation) == pytest.approx(draws.max(1).mean() / draws.mean(), rel=5e-3)
+
+
+def test_one_rank_waits_for_nobody():
+    assert slowest(1, 0.5) == 1.0
