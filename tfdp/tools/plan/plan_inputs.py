@@ -83,8 +83,13 @@ def read(options: PlanOptions) -> PlanInputs:
     found = read_links(options.links) if options.links else None
     if found is not None:
         origin = f"measured, in {options.links}"
+        if options.link and found.hosts > 1:
+            raise InputError(
+                "`link` must describe links that were not measured, but received it beside "
+                f"{str(options.links)!r}, which has those between {found.hosts} hosts; leave "
+                "`--link` out, or the measured file."
+            )
         if options.link:
-            _check_not_measured(options, found)
             origin += "; between hosts as described"
     run, name, where, timed = None, options.model or "", "", False
     per_host = options.ranks_per_host or (found.ranks_per_host if found else None)
@@ -235,15 +240,6 @@ def read_links(path: pathlib.Path) -> ClusterModel:
             f"TFDP_TOPOLOGY_FILE; received {str(path)!r} ({type(error).__name__}: {error}); do "
             "`tfdp run -n 2 -- tfdp doctor --json links.json`."
         ) from error
-
-
-def _check_not_measured(options: PlanOptions, measured: ClusterModel) -> None:
-    if measured.hosts > 1:
-        raise InputError(
-            "`link` must describe links that were not measured, but received it beside "
-            f"{str(options.links)!r}, which has those between {measured.hosts} hosts; leave "
-            "`--link` out, or the measured file."
-        )
 
 
 def cluster(options: PlanOptions, inputs: PlanInputs, ranks: int) -> ClusterModel:

@@ -208,7 +208,7 @@ def _by_step(
     band: Sequence[tuple[float, float]] | None = None,
     **options: Any,
 ) -> Chart | None:
-    """Returns one line over steps, of points or of a field of the steps, with the run's restarts."""
+    """Returns one line over steps, of points or of a field of steps, with the restarts."""
     if isinstance(points, str):
         found = [(step.step, getattr(step, points)) for step in run.first.steps]
         points = [(step, value) for step, value in found if value is not None]
