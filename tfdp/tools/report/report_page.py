@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tfdp.base import words
@@ -12,7 +13,6 @@ from tfdp.tools.report import exchanges, run_charts
 from tfdp.tools.report.breakdown import rank_splits
 from tfdp.tools.report.late_ranks import straggler, stragglers, waits
 from tfdp.tools.report.log_directory import LoggedRun, read_run
-from tfdp.tools.report.manifest_table import manifest_groups
 from tfdp.tools.report.pages import page
 from tfdp.tools.report.rate_comparison import caveats, scaling
 from tfdp.tools.report.report_options import ReportOptions
@@ -113,3 +113,43 @@ def _context(run: LoggedRun, compared: Sequence[LoggedRun], now: float) -> dict[
         ],
         "manifest": manifest_groups(run.manifest) if run.manifest else [],
     }
+
+
+def manifest_groups(manifest: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Returns (title, rows of (name, value)) of each part of a manifest, without what is null.
+
+    >>> manifest_groups({"format": 1, "model": {"name": "cnn", "optimizer": {"rate": 0.1}},
+    ...                  "command": ["python", "my train.py"], "data": None})
+    [('Run', [('Command', "python 'my train.py'")]),
+     ('Model', [('name', 'cnn'), ('optimizer.rate', '0.1')])]
+    """
+    simple: list[tuple[str, str]] = []
+    groups = [("Run", simple)]
+    for key, value in manifest.items():
+        title = key.capitalize()
+        if value is None or value in ({}, []) or key == "format":
+            continue
+        if key == "command" and isinstance(value, list):
+            simple.append((title, shlex.join(map(str, value))))
+        elif isinstance(value, dict):
+            groups.append((title, list(_rows(value))))
+        else:
+            simple.append((title, _text(value)))
+    return [(title, rows) for title, rows in groups if rows]
+
+
+def _rows(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, item in value.items():
+        name = f"{prefix}{key}"
+        if isinstance(item, dict) and item:
+            yield from _rows(item, f"{name}.")
+        elif item is not None:
+            yield name, _text(item)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(_text, value)) or "none"
+    return str(value)
