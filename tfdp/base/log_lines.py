@@ -68,29 +68,7 @@ class StartLine:
 class StepLine:
     """One execution of the train function: `steps` steps, of which `step` is the last.
 
-    Times are in seconds, and of all these steps together, on this rank. None means not measured.
-
-    Args:
-      time: When the execution ended, in seconds since 1970.
-      step: The number of the last step, from 1 over the whole run.
-      epoch: The number of the epoch, from 0.
-      steps: The number of steps in this execution.
-      examples: The examples of all replicas in these steps; None under a strategy that is not
-        tfdp's.
-      seconds: The time of these steps, and of what came before the first of an epoch.
-      input_seconds: The part of `seconds` spent in waiting for input.
-      compute_seconds: The time of forward and backward passes; on sampled steps only.
-      communication_seconds: From the backward pass's end to the last bucket's sum; sampled.
-      first_bucket_wait_seconds: From the arrival at the first bucket to its sum; sampled.
-      meeting_seconds: The wait for the few numbers of all ranks that the loss itself needs, before
-        the backward pass; sampled.
-      loss: The loss as Keras logs it.
-      bytes_sent: The bytes that this rank sent.
-      loss_scale: The loss scale after these steps.
-      skipped_steps: The number of these steps that did not change the weights.
-      gradient_norm: The norm of the reduced, unscaled gradient before clipping; sampled.
-      compression_error: The norm of what compression has lost over that of the gradients; sampled.
-      trust_ratios: `min`, `median` and `max` over the layers; sampled, of LARS and LAMB.
+    :class:`tfdp.callbacks.Telemetry` says what each field is. None means not measured.
     """
 
     time: float
