@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 import re
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from tfdp.base.log_lines import AttemptLine, StartLine
 from tfdp.base.words import ranks_in_words
 from tfdp.tools.report.exchanges import FILE as EXPLANATION
 from tfdp.tools.report.exchanges import Exchanges, exchanges
-from tfdp.tools.report.log_reader import LogError, check_format
+from tfdp.tools.report.log_reader import LogError, check_format, json_object
 from tfdp.tools.report.rank_log import RankLog, read_rank
 from tfdp.tools.report.run_attempts import read_attempts
 
@@ -128,12 +127,10 @@ def _check_ranks(directory: pathlib.Path, logs: Mapping[int, RankLog], size: int
 def _object(path: pathlib.Path) -> tuple[Mapping[str, Any] | None, list[str]]:
     """Returns the object in a file, and a note if it cannot be read; the numbers do not need it."""
     try:
-        values = json.loads(path.read_bytes())
+        values = json_object(path.read_bytes())
     except FileNotFoundError:
         return None, []
-    except (ValueError, RecursionError):
-        values = None
-    if not isinstance(values, dict):
+    if values is None:
         return None, [f"{path.name} is damaged and left out: it is not a JSON object."]
     check_format(values.get("format"), str(path))
     return values, []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -58,6 +59,19 @@ def record(values: Mapping[str, Any], where: str) -> Record | None:
         except ValueError:
             raise _error(values, name, what, where) from None
     return kind(**found)
+
+
+def json_object(text: bytes) -> dict[str, Any] | None:
+    """Returns the JSON object of a line or file; None where it is none.
+
+    >>> json_object(b'{"step": 3}'), json_object(b'{"st')
+    ({'step': 3}, None)
+    """
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return values if isinstance(values, dict) else None
 
 
 def check_format(format_: Any, what: str) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 from collections.abc import Sequence
 
 from tfdp.base.log_lines import ATTEMPTS, AttemptLine
 from tfdp.base.words import duration, moment
-from tfdp.tools.report.log_reader import record
+from tfdp.tools.report.log_reader import json_object, record
 
 
 def read_attempts(directory: pathlib.Path) -> tuple[AttemptLine, ...]:
@@ -28,11 +27,8 @@ def read_attempts(directory: pathlib.Path) -> tuple[AttemptLine, ...]:
         return ()
     found = []
     for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
-        try:
-            values = json.loads(line)
-        except (ValueError, RecursionError):  # empty, or cut off by a kill or a full disk
-            continue
-        if not isinstance(values, dict):
+        values = json_object(line)
+        if values is None:  # empty, or cut off by a kill or a full disk
             continue
         entry = record({"kind": "attempt", **values}, f"{ATTEMPTS}, line {number}")
         if isinstance(entry, AttemptLine):
