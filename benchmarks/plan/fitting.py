@@ -120,9 +120,7 @@ def predicted(cell: Cell, alone: Mapping[str, Workload], fit: Fit) -> float:
         backward_seconds=fit.crowding * work.backward_seconds,
     )
     plan = Plan(cell.topology, compression=_NAMES[group.sending])
-    found = predict(plan, work, ClusterModel(group.ranks, 1, links, slowdown))
-    assert found is not None  # few ranks: every topology is listed
-    return found.step_seconds
+    return predict(plan, work, ClusterModel(group.ranks, 1, links, slowdown)).step_seconds
 
 
 def fitted(chosen: Sequence[Cell], alone: Mapping[str, Workload]) -> Fit:

@@ -100,9 +100,7 @@ def predicted(
         links = tfdp.topology.Links(
             0.0, links.bytes_per_second_inside, 0.0, links.bytes_per_second_between
         )
-    found = predict(published.plan, work, ClusterModel(ranks, published.gpus, links))
-    assert found is not None  # powers of two, or a ring
-    return found
+    return predict(published.plan, work, ClusterModel(ranks, published.gpus, links))
 
 
 def fused(tensors: Sequence[GradientTensor], most_bytes: int) -> tuple[GradientTensor, ...]:

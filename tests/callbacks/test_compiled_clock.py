@@ -1,10 +1,9 @@
 """What `Telemetry` writes where XLA compiles the step, against what is known of the program."""
 
-import json
-
 import keras
 import numpy as np
 import pytest
+from callbacks.telemetry_lines import lines
 
 import tfdp
 from tfdp.tools.cli import main
@@ -26,8 +25,7 @@ def steps_of(strategy, folder, x=X, y=Y, sample_every=2, **options):
         model.compile("sgd", "mse", **options)
     callback = tfdp.callbacks.Telemetry(folder, sample_every, tensorboard=False)
     model.fit(x, y, batch_size=None if y is None else 8, epochs=2, verbose=0, callbacks=[callback])
-    lines = map(json.loads, (folder / "rank0.jsonl").read_text().splitlines())
-    return model, [line for line in lines if line["kind"] == "step"]
+    return model, lines(folder)
 
 
 def test_examples_and_what_is_sent_are_those_of_the_program(strategy, tmp_path):

@@ -11,6 +11,7 @@ import pytest
 import resumed_training
 import tensorflow as tf
 import tiers
+from callbacks.telemetry_lines import lines
 
 import tfdp
 from tfdp.base.recording import Recorder
@@ -19,11 +20,6 @@ from tfdp.tools.report.rank_log import read_rank
 PARTS = ("input", "compute", "meeting", "communication")
 
 pytestmark = [pytest.mark.slow, harness.in_one_process]
-
-
-def lines(folder, kind="step", rank=0):
-    records = map(json.loads, (folder / f"rank{rank}.jsonl").read_text().splitlines())
-    return [record for record in records if record["kind"] == kind]
 
 
 def fit(folder, replicas=2, optimizer=None, build=None, sample_every=1, data=None, **options):

@@ -1,12 +1,12 @@
 """`Telemetry` in a cluster: a file for each rank, and the one that is late is named."""
 
-import json
 import os
 import pathlib
 import subprocess
 import sys
 
 import pytest
+from callbacks.telemetry_lines import lines
 
 pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
 
@@ -25,23 +25,18 @@ def run(folder, late, **environ):
     )
 
 
-def lines(folder, rank, kind):
-    records = map(json.loads, (folder / f"rank{rank}.jsonl").read_text().splitlines())
-    return [record for record in records if record["kind"] == kind]
-
-
 @pytest.mark.parametrize("late", [pytest.param(0, marks=pytest.mark.exhaustive), 1])
 def test_the_rank_that_is_late_is_named_by_all(tmp_path, late):
     ended = run(tmp_path, late)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     for rank in (0, 1):
-        (start,) = lines(tmp_path, rank, "start")
+        (start,) = lines(tmp_path, "start", rank)
         assert (start["rank"], start["world_size"], start["replicas"]) == (rank, 2, 2)
-        found = lines(tmp_path, rank, "straggler")
+        found = lines(tmp_path, "straggler", rank)
         assert [(line["rank"], line["epoch"]) for line in found] == [(late, 0), (late, 1)]
         assert all(line["late_seconds"] > 0.02 and line["samples"] == 6 for line in found)
     assert f"Rank {late} on " in ended.stderr and "keeps the others waiting" in ended.stderr
-    steps = [lines(tmp_path, rank, "step") for rank in (0, 1)]
+    steps = [lines(tmp_path, "step", rank) for rank in (0, 1)]
     assert [step["step"] for step in steps[0]] == [step["step"] for step in steps[1]]
     sampled = [[step for step in own if "gradient_norm" in step] for own in steps]
     norms = [[step["gradient_norm"] for step in own] for own in sampled]

@@ -8,16 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
+from callbacks.telemetry_lines import lines
 
 import tfdp
 from tfdp.topology.costs import cost
 
 pytestmark = [pytest.mark.slow, harness.in_one_process]
-
-
-def steps_of(folder):
-    records = map(json.loads, (folder / "rank0.jsonl").read_text().splitlines())
-    return [record for record in records if record["kind"] == "step"]
 
 
 def fit(folder, build, replicas=2, **options):
@@ -28,7 +24,7 @@ def fit(folder, build, replicas=2, **options):
     callback = tfdp.callbacks.Telemetry(folder, 1)
     x, y = harness.regression_data()
     model.fit(x, y, batch_size=7, shuffle=False, verbose=0, callbacks=[callback])
-    return model, steps_of(folder)
+    return model, lines(folder)
 
 
 @pytest.mark.parametrize("topology", tiers.first_of("ring", "native", "tree", "direct"))
@@ -141,7 +137,7 @@ def test_a_model_trains_with_it_as_without(tmp_path, optimizer):
     found = weights([tfdp.callbacks.Telemetry(tmp_path, 2)])
     for mine, theirs in zip(found, weights([]), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-7)
-    steps = steps_of(tmp_path)
+    steps = lines(tmp_path)
     assert len({step["bytes_sent"] for step in steps}) == 1
     assert len({json.dumps(step["collectives"]) for step in steps}) == 1
 

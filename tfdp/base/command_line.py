@@ -34,7 +34,7 @@ _INSTALL = {
     "tensorflow": "pip install 'tfdp[cpu]' (or 'tfdp[gpu]', or 'tfdp[tensorflow]')",
     "sklearn": "pip install 'tfdp[demo]'",
     "jinja2": "pip install 'tfdp[report]'",
-    "matplotlib": "pip install 'tfdp[demo]' (or 'tfdp[report]')",
+    "matplotlib": "pip install 'tfdp[demo]'",
     "jax": "pip install 'tfdp[tpu]'",
     "libtpu": "pip install 'tfdp[tpu]'",
     "google_crc32c": "pip install 'tfdp[records]'",

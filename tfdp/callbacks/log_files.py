@@ -13,9 +13,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-# The version of the lines' format; a reader refuses a newer one.
-FORMAT = 1
-
 _LONGEST_LINE = 2**20
 
 
@@ -58,7 +55,7 @@ class LogFiles:
             self._events = tf.summary.create_file_writer(str(events))
 
     def line(self, kind: str, **values: Any) -> None:
-        """Appends a line."""
+        """Appends a line of one of the kinds of `tfdp.base.log_lines`, with fields of its class."""
         record = {"kind": kind, "time": round(time.time(), 6), **values}
         self._lines.write(json.dumps(plain(record), allow_nan=False) + "\n")
 

@@ -12,11 +12,12 @@ import keras
 import numpy as np
 
 from tfdp import cluster
+from tfdp.base.log_lines import FORMAT
 from tfdp.base.recording import Recorder
 from tfdp.base.stragglers import LEAST_SAMPLES, stragglers
 from tfdp.callbacks.checkpoint.place import AbstractPlace
 from tfdp.callbacks.compiled_clock import CompiledClock
-from tfdp.callbacks.log_files import FORMAT, LogFiles
+from tfdp.callbacks.log_files import LogFiles
 from tfdp.callbacks.loss_scale import applied_steps
 from tfdp.callbacks.manifest import write_manifest
 from tfdp.callbacks.run_facts import described, host_name, steps_before

@@ -216,9 +216,9 @@ def _add_report(commands: argparse._SubParsersAction) -> None:
 
 
 def _report(options: ReportOptions, parser: argparse.ArgumentParser) -> int:
-    require(["jinja2", "matplotlib"], parser)
+    require(["jinja2"], parser)
 
-    from tfdp.tools.report.log_values import LogError
+    from tfdp.tools.report.log_reader import LogError
     from tfdp.tools.report.report_page import write_page
 
     try:
@@ -250,7 +250,7 @@ def _add_plan(commands: argparse._SubParsersAction) -> None:
 
 def _plan(options: PlanOptions, parser: argparse.ArgumentParser) -> int:
     require(["tensorflow"] * bool(options.model), parser)
-    require(["jinja2", "matplotlib"] * bool(options.output), parser)
+    require(["jinja2"] * bool(options.output), parser)
 
     from tfdp.tools.plan.plan_command import run
 

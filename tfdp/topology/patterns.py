@@ -57,11 +57,6 @@ class Pattern:
     inside_bytes: float
     between_bytes: float
 
-    @property
-    def steps(self) -> int:
-        """How many times a rank waits for others."""
-        return sum(stride.times for stride in self.strides)
-
     def scaled(self, factor: float) -> Pattern:
         """Returns the pattern of a buffer that is `factor` times as large.
 

@@ -7,7 +7,7 @@ from tools.report.logs import start_line, step_line, write_rank
 from tools.report.test_report_page import page_of
 
 from tfdp.tools.report.log_directory import read_run
-from tfdp.tools.report.log_values import LogError
+from tfdp.tools.report.log_reader import LogError
 
 AMOUNT = {"operations": 189, "products": 5}
 GROUP = {"amount": AMOUNT, "types": {"MatMul": 5, "Mul": 184}}

@@ -18,8 +18,8 @@ def run_of(directory, replicas, seconds, batch=64, **start):
 def test_rates_are_compared_with_the_run_on_the_fewest_replicas(tmp_path):
     runs = [run_of(tmp_path, n, t) for n, t in ((8, 0.1), (2, 0.32), (4, 0.16))]
     points = scaling(runs)
-    assert [point.replicas for point in points] == [2, 4, 8]
-    assert [point.examples_per_second for point in points] == pytest.approx([200, 400, 640])
+    assert [point.line.replicas for point in points] == [2, 4, 8]
+    assert [point.line.examples_per_second for point in points] == pytest.approx([200, 400, 640])
     assert [point.speedup for point in points] == pytest.approx([1, 2, 3.2])
     assert [point.efficiency for point in points] == pytest.approx([1, 1, 0.8])
     [caveat] = caveats(points)

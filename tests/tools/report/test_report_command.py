@@ -114,10 +114,9 @@ def test_a_missing_jinja2_is_answered_with_what_to_install(tmp_path, capsys, mon
 def test_a_report_needs_no_tensorflow(tmp_path):
     logs = write_run(tmp_path / "logs", ranks=2, epochs=1, steps_per_epoch=5)
     program = (
-        "import sys, tfdp.tools.cli, tfdp.tools.report.run_hints\n"
-        "assert not {'numpy', 'matplotlib'} & set(sys.modules)\n"  # what reads logs needs neither
+        "import sys, tfdp.tools.cli\n"
         f"assert tfdp.tools.cli.main(['report', {str(logs)!r}]) == 0\n"
-        "print(sorted({'tensorflow', 'keras', 'matplotlib.pyplot'} & set(sys.modules)))"
+        "print(sorted({'tensorflow', 'keras', 'matplotlib', 'numpy'} & set(sys.modules)))"
     )
     words = [sys.executable, "-c", program]
     answer = subprocess.run(words, capture_output=True, text=True, check=True)

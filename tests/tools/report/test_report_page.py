@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tools.report.logs import HOUR, MANIFEST, line, start_line, step_line, write_rank, write_run
 
 from tfdp.tools.report.log_directory import read_run
-from tfdp.tools.report.log_values import LogError
+from tfdp.tools.report.log_reader import LogError
 from tfdp.tools.report.report_page import render
 
 EVIL = "<script>alert('x')</script>\"'&`</style>"
@@ -109,6 +109,15 @@ def test_who_does_not_see_the_charts_is_told_what_they_show(late):
     assert set(named) <= set(late.ids)
     assert ("html", "lang", "en") in late.attributes
     assert ("meta", "content", "width=device-width, initial-scale=1") in late.attributes
+
+
+def test_every_colour_of_the_charts_is_one_of_the_page_s(late):
+    classes = {v for tag, name, v in late.attributes if tag in ("g", "i") and name == "class"}
+    used = {word for value in classes for word in value.split()} - {"dashed", "says"}
+    assert {"s0", "s1", "compute", "wait"} <= used
+    colours = set(re.findall(r"\.(\w+)(?:, \.\w+)* \{ --c:", "".join(late.text)))
+    colours |= set(re.findall(r", \.(\w+) \{ --c:", "".join(late.text)))
+    assert used <= colours
 
 
 @pytest.mark.slow

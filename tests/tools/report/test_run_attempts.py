@@ -6,10 +6,11 @@ import pytest
 from tools.report.logs import HOUR, write_run
 from tools.report.test_report_page import page_of
 
+from tfdp.base.log_lines import ATTEMPTS
 from tfdp.cluster.launch import attempt_log
 from tfdp.cluster.launch.restarting import Attempt
 from tfdp.cluster.launch.verdict import Outcome
-from tfdp.tools.report.log_values import LogError
+from tfdp.tools.report.log_reader import LogError
 from tfdp.tools.report.run_attempts import read_attempts
 
 
@@ -29,15 +30,17 @@ def test_each_attempt_is_drawn_with_its_ranks_steps_time_and_end(tmp_path):
         attempt(tmp_path, 0, "", 3, None),
     ):
         assert attempt_log.keep(made) == ""
-    words = page_of(tmp_path).words
-    for text in (
+    page = page_of(tmp_path)
+    assert [value for _, name, value in page.attributes if name == "title"][-3:] == [
         "1. 4 ranks, steps 1–70: failed: 1 min 15 s",
         "2. 2 ranks, steps 61–110: stopped at a checkpoint: 1 min 15 s",
         "3. 3 ranks, steps –: ended well: 1 min 15 s",
+    ]
+    for text in (
         "rank 3 of 4 failed first, with signal SIGKILL.",
         "all ranks ended well.",
     ):
-        assert text in words, text
+        assert text in page.words, text
 
 
 @pytest.mark.slow
@@ -47,7 +50,7 @@ def test_a_run_without_attempts_has_no_such_part(tmp_path):
 
 def test_a_line_that_a_kill_cut_off_is_left_out_and_a_damaged_one_refused(tmp_path):
     attempt_log.keep(attempt(tmp_path, 0, "", 1, None))
-    path = tmp_path / attempt_log.FILE
+    path = tmp_path / ATTEMPTS
     whole = path.read_text()
     path.write_text(whole + whole[:20])
     assert len(read_attempts(tmp_path)) == 1

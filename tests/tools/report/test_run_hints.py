@@ -11,6 +11,7 @@ from tools.report.logs import start_line, step_line, write_rank, write_run
 
 import tfdp
 from tfdp import topology
+from tfdp.base.log_lines import StartLine, StepLine
 from tfdp.tools import cli
 from tfdp.tools.prediction import (
     ClusterModel,
@@ -22,12 +23,11 @@ from tfdp.tools.prediction import (
     predict,
     ranked,
 )
-from tfdp.tools.prediction.advice import plans_in_words
+from tfdp.tools.prediction.ranking import plans_in_words
 from tfdp.tools.report import run_hints
 from tfdp.tools.report.breakdown import RankSplit, Split
 from tfdp.tools.report.late_ranks import Wait
 from tfdp.tools.report.log_directory import read_run
-from tfdp.tools.report.log_lines import StartLine, StepLine
 from tfdp.tools.report.prediction_inputs import Recorded, recorded
 from tfdp.tools.report.run_hints import findings
 from tfdp.topology import Links

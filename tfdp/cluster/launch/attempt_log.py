@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
 
+from tfdp.base.log_lines import ATTEMPTS, AttemptLine
 from tfdp.cluster.launch.restarting import Attempt, in_short
-
-FILE = "attempts.jsonl"
-FORMAT = 1
 
 
 def keep(attempt: Attempt) -> str:
@@ -23,18 +22,17 @@ def keep(attempt: Attempt) -> str:
     if attempt.log_dir is None:
         return ""
     first, last = attempt.steps or (None, None)
-    line = {
-        "kind": "attempt",
-        "format": FORMAT,
-        "time": round(attempt.began, 3),
-        "ranks": attempt.world_size,
-        "seconds": round(attempt.seconds, 3),
-        "first_step": first,
-        "last_step": last,
-        "code": attempt.code,
-        "reason": in_short(attempt),
-    }
-    path = pathlib.Path(attempt.log_dir, FILE)
+    entry = AttemptLine(
+        time=round(attempt.began, 3),
+        ranks=attempt.world_size,
+        seconds=round(attempt.seconds, 3),
+        first_step=first,
+        last_step=last,
+        code=attempt.code,
+        reason=in_short(attempt),
+    )
+    line = {"kind": "attempt", **dataclasses.asdict(entry)}
+    path = pathlib.Path(attempt.log_dir, ATTEMPTS)
     try:
         with path.open("a+b", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)

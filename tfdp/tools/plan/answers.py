@@ -47,7 +47,7 @@ class Answers:
       inputs: What was planned with.
       curve: For each number of ranks the best plan that trains the same, where such plans are
         compared.
-      default: For each number of ranks the strategy's defaults; none that cannot be told.
+      default: For each number of ranks the strategy's defaults.
       rows: The plans of the largest number of ranks: of those that train the same one for each
         topology, and then of the others one for each way to send less, the fastest first.
       limits: What limits the best of them.
@@ -73,8 +73,7 @@ def answer(options: PlanOptions, inputs: PlanInputs) -> Answers:
     """Predicts all plans for all numbers of ranks.
 
     Raises:
-      ValueError: A number of ranks does not fill hosts, the links contradict each other, or no
-        topology can be planned for so many ranks.
+      ValueError: A number of ranks does not fill hosts, or the links contradict each other.
     """
     began = time.perf_counter()
     base = Plan(shard=options.shard, accumulation=inputs.accumulation)
@@ -84,8 +83,7 @@ def answer(options: PlanOptions, inputs: PlanInputs) -> Answers:
     for ranks in options.sorted_ranks:
         on = cluster(options, inputs, ranks)
         curve.append(ranked(plans, inputs.work, on)[0])
-        plain = predict(base, inputs.work, on)
-        default += [plain] if plain else []
+        default.append(predict(base, inputs.work, on))
     largest = cluster(options, inputs, options.sorted_ranks[-1])
     normalizes = any(layer.is_plain for layer in inputs.work.normalized)
     every = candidates(

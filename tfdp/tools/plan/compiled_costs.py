@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import tensorflow as tf
 
 from tfdp.tools.plan import measuring, plan_models
 from tfdp.tools.plan.quantities import Chip
-from tfdp.tools.prediction import Workload
+from tfdp.tools.prediction.workload import Workload, passes
 
-# Of a step's operations the backward pass has two thirds: two products for each of the forward's.
-_BACKWARD = 2 / 3
+_WITHOUT = "leave `--chip` out"
 
 
 def workload(what: str, batch: int, optimizer: str | None, chip: Chip) -> tuple[Workload, str]:
@@ -48,23 +46,27 @@ def workload(what: str, batch: int, optimizer: str | None, chip: Chip) -> tuple[
         model = plan_models.build(what)
         work = measuring.workload(model, batch, optimizer, timed=False)
         model.compile(getattr(model, "optimizer", None) or "adam", "mse")
+    inputs = measuring.specs(model, getattr(model, "inputs", None), batch, _WITHOUT)
+    outputs = measuring.specs(model, model.outputs, batch, _WITHOUT)
+    targets = tf.nest.map_structure(lambda each: tf.TensorSpec(each.shape), outputs)
     try:
-        facts = strategy.compile_ahead(model, _batch(model, batch))
+        facts = strategy.compile_ahead(model, (inputs, targets))
     except (ValueError, TypeError, NotImplementedError) as error:
         raise plan_models.ModelError(
             f"`model` must be one that XLA compiles; received {what!r}, which fails "
-            f"({type(error).__name__}: {str(error)[:300]}); leave `--chip` out to time it here."
+            f"({type(error).__name__}: {str(error)[:300]}); {_WITHOUT} to time it here."
         ) from error
     seconds = max(
         facts.operations / chip.operations_per_second,
         facts.bytes_accessed / chip.bytes_per_second,
     )
+    forward, backward = passes(seconds)
     weights = sum(tensor.size_bytes for tensor in work.tensors)
     kept = weights * (2 + work.slots) + work.frozen_bytes  # with gradients
     work = dataclasses.replace(
         work,
-        forward_seconds=(1 - _BACKWARD) * seconds,
-        backward_seconds=_BACKWARD * seconds,
+        forward_seconds=forward,
+        backward_seconds=backward,
         other_seconds=measuring.OTHER_SECONDS,
         first_seconds=sum(facts.seconds.values()),
         activation_bytes=max(0.0, facts.memory_bytes - kept),
@@ -73,29 +75,3 @@ def workload(what: str, batch: int, optimizer: str | None, chip: Chip) -> tuple[
         f"compiled by XLA: {facts.operations / 1e9:.3g} billion operations and "
         f"{facts.bytes_accessed / 1e9:.3g} GB read and written a step"
     )
-
-
-def _batch(model: Any, batch: int) -> tuple[Any, Any]:
-    """Returns the specifications of a model's inputs, and of targets that are as its outputs."""
-
-    def of(tensor: Any, dtype: str) -> tf.TensorSpec:
-        shape = (batch, *tensor.shape[1:])
-        if None in shape:
-            raise plan_models.ModelError(
-                f"`model` must have inputs and outputs of known shapes; received {model.name!r} "
-                f"with {tuple(tensor.shape)}; give `keras.Input` all sizes, or leave `--chip` out."
-            )
-        return tf.TensorSpec(shape, dtype)
-
-    if not getattr(model, "inputs", None):
-        raise plan_models.ModelError(
-            f"`model` must have inputs of known shapes; received {model.name!r}, a subclass; build "
-            "it by the functional API, or leave `--chip` out."
-        )
-    inputs = [of(each, each.dtype) for each in model.inputs]
-    targets = [of(each, "float32") for each in model.outputs]
-    return _alone(inputs), _alone(targets)
-
-
-def _alone(specs: list[tf.TensorSpec]) -> Any:
-    return specs[0] if len(specs) == 1 else specs

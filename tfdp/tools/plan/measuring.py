@@ -6,7 +6,7 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -19,6 +19,7 @@ _SECONDS = 3.0  # that the step, and the update, run for after a first run
 # What Keras' `fit`, its callbacks and the launch of a step take beside these passes. It is no more:
 # the whole step of a small network on one device takes 0.6 ms (README, "Speed").
 OTHER_SECONDS = 5e-4
+_RATE = "give `--parameters N --examples-per-second R`"
 
 
 def tensors_of(model: Any, batch: int = 1) -> tuple[GradientTensor, ...]:
@@ -98,8 +99,7 @@ def workload(model: Any, batch: int, optimizer: str | None, timed: bool = True) 
     if not model.built:
         raise ModelError(
             f"`model` must be built; received {model.name!r}, which does not know its inputs' "
-            "shapes; call it in the function that returns it, on a `keras.Input(...)`, or give "
-            "`--parameters N --examples-per-second R`."
+            f"shapes; call it in the function that returns it, on a `keras.Input(...)`, or {_RATE}."
         )
     if not tensors:
         raise ModelError(
@@ -119,14 +119,14 @@ def workload(model: Any, batch: int, optimizer: str | None, timed: bool = True) 
     )
     if not timed:
         return work
-    inputs = _random_inputs(model, batch)
+    given = specs(model, getattr(model, "inputs", None), batch, _RATE)
+    inputs = tf.nest.map_structure(_random, given)
     try:
         return _timed(model, inputs, work, own)
     except (tf.errors.OpError, ValueError, TypeError) as error:
         raise ModelError(
             f"`model` must take random inputs of its shapes; received {model.name!r}, whose step "
-            f"fails ({type(error).__name__}: {str(error)[:300]}); give a rate instead: "
-            "`--parameters N --examples-per-second R`."
+            f"fails ({type(error).__name__}: {str(error)[:300]}); {_RATE}."
         ) from error
 
 
@@ -194,28 +194,38 @@ def _seconds(run: Callable[[], Any]) -> list[float]:
     return taken
 
 
-def _random_inputs(model: Any, batch: int) -> Any:
-    def random(tensor: Any) -> tf.Tensor:
-        shape = tuple(tensor.shape)
-        if any(size is None for size in shape[1:]):
-            raise ModelError(
-                f"`model` must have inputs of known shapes; received {model.name!r} with "
-                f"{shape}; give `keras.Input` all sizes, or `--parameters N "
-                "--examples-per-second R`."
-            )
-        dtype = tf.as_dtype(tensor.dtype)
-        if dtype.is_integer:
-            return tf.random.uniform((batch, *shape[1:]), 0, 2, tf.int32)
-        return tf.cast(tf.random.normal((batch, *shape[1:])), dtype)
+def specs(model: Any, tensors: Sequence[Any] | None, batch: int, otherwise: str) -> Any:
+    """Returns the specifications of a batch of a model's inputs or outputs.
 
-    if not getattr(model, "inputs", None):
+    Args:
+      model: The model.
+      tensors: Its inputs or outputs; None or empty where it has none that are known.
+      batch: The examples.
+      otherwise: What to do where a size is not known.
+
+    Raises:
+      ModelError: A size is not known, or no tensor.
+    """
+    if not tensors:
         raise ModelError(
             f"`model` must have inputs of known shapes; received {model.name!r}, a subclass that "
             "is not built; build it in the function, by `model(keras.Input(...))` of the "
-            "functional API, or give `--parameters N --examples-per-second R`."
+            f"functional API, or {otherwise}."
         )
-    drawn = [random(tensor) for tensor in model.inputs]
-    return drawn[0] if len(drawn) == 1 else drawn
+    for tensor in tensors:
+        if None in tensor.shape[1:]:
+            raise ModelError(
+                f"`model` must have inputs of known shapes, and outputs; received {model.name!r} "
+                f"with {tuple(tensor.shape)}; give `keras.Input` all sizes, or {otherwise}."
+            )
+    found = [tf.TensorSpec((batch, *each.shape[1:]), each.dtype) for each in tensors]
+    return found[0] if len(found) == 1 else found
+
+
+def _random(spec: tf.TensorSpec) -> tf.Tensor:
+    if spec.dtype.is_integer:
+        return tf.random.uniform(spec.shape, 0, 2, tf.int32)
+    return tf.cast(tf.random.normal(spec.shape), spec.dtype)
 
 
 def _bytes(variable: Any) -> int:

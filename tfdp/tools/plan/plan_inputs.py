@@ -15,7 +15,7 @@ from tfdp.base.command_line import set_environment
 from tfdp.tools.plan.plan_options import PlanOptions
 from tfdp.tools.plan.quantities import Link
 from tfdp.tools.prediction import SLOTS, ClusterModel, Workload, described_links, even_tensors
-from tfdp.tools.prediction.workload import GradientTensor
+from tfdp.tools.prediction.workload import GradientTensor, passes
 from tfdp.tools.report.log_directory import read_run
 from tfdp.tools.report.prediction_inputs import Recorded, recorded
 from tfdp.topology import Links
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 _BETWEEN, _INSIDE = Link(10e9, 50e-6), Link(100e9, 5e-6)
 _ASSUMED = "assumed: 10 Gbit/s and 50 us between hosts; `--link` says otherwise"
 _BATCH = 32
-_BACKWARD = 2 / 3
 
 # What logs tell of a model's step.
 _OF_LOGS = (
@@ -84,8 +83,13 @@ def read(options: PlanOptions) -> PlanInputs:
     found = read_links(options.links) if options.links else None
     if found is not None:
         origin = f"measured, in {options.links}"
+        if options.link and found.hosts > 1:
+            raise InputError(
+                "`link` must describe links that were not measured, but received it beside "
+                f"{str(options.links)!r}, which has those between {found.hosts} hosts; leave "
+                "`--link` out, or the measured file."
+            )
         if options.link:
-            _check_not_measured(options, found)
             origin += "; between hosts as described"
     run, name, where, timed = None, options.model or "", "", False
     per_host = options.ranks_per_host or (found.ranks_per_host if found else None)
@@ -137,10 +141,10 @@ def _of_rate(options: PlanOptions) -> tuple[str, str, Workload]:
         name = "A model"
         slots = SLOTS[options.optimizer or "adam"]
         work = Workload(even_tensors(options.parameters), 0.0, 0.0, batch=batch, slots=slots)
-    work = dataclasses.replace(
-        work, forward_seconds=(1 - _BACKWARD) * seconds, backward_seconds=_BACKWARD * seconds
-    )
-    return name, f"{rate:g} examples/s of a rank alone" if rate else "no times", work
+    origin = f"{rate:g} examples/s of a rank alone" if rate else "no times"
+    forward, backward = passes(seconds)
+    work = dataclasses.replace(work, forward_seconds=forward, backward_seconds=backward)
+    return name, origin, work
 
 
 def _built(options: PlanOptions, ranks_per_host: int) -> keras.Model:
@@ -236,15 +240,6 @@ def read_links(path: pathlib.Path) -> ClusterModel:
             f"TFDP_TOPOLOGY_FILE; received {str(path)!r} ({type(error).__name__}: {error}); do "
             "`tfdp run -n 2 -- tfdp doctor --json links.json`."
         ) from error
-
-
-def _check_not_measured(options: PlanOptions, measured: ClusterModel) -> None:
-    if measured.hosts > 1:
-        raise InputError(
-            "`link` must describe links that were not measured, but received it beside "
-            f"{str(options.links)!r}, which has those between {measured.hosts} hosts; leave "
-            "`--link` out, or the measured file."
-        )
 
 
 def cluster(options: PlanOptions, inputs: PlanInputs, ranks: int) -> ClusterModel:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import pathlib
-
-import jinja2
-import markupsafe
+from collections.abc import Callable, Sequence
 
 from tfdp.base.atomic_files import replace_text
-from tfdp.base.words import count, duration, percent
-from tfdp.tools.plan import curves, printing
+from tfdp.base.words import count, duration, number, percent
+from tfdp.tools.plan import printing
 from tfdp.tools.plan.answers import Answers
 from tfdp.tools.plan.plan_options import PlanOptions
-from tfdp.tools.report.bars import bar_chart
+from tfdp.tools.prediction import Prediction
+from tfdp.tools.report.charts import Chart, Series, bar_chart, line_chart
+from tfdp.tools.report.pages import page
 
 _PARTS = {
     "compute": "forward and backward pass",
@@ -34,27 +33,12 @@ def write_page(answers: Answers, options: PlanOptions, path: pathlib.Path) -> No
 
 def render(answers: Answers, options: PlanOptions) -> str:
     """Returns the plan as one HTML page, which loads nothing from anywhere; all text is escaped."""
-    environment = jinja2.Environment(
-        loader=jinja2.ChoiceLoader(
-            [jinja2.PackageLoader("tfdp.tools.plan"), jinja2.PackageLoader("tfdp.tools.report")]
-        ),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    style = importlib.resources.files("tfdp.tools.report") / "templates" / "page.css"
-    lines = [("best plan, the same training", "s0", answers.curve)]
-    if answers.default:
-        lines.append(("defaults", "s1", answers.default))
     timed = answers.timed
-    charts = [curves.efficiency_chart(lines), curves.rate_chart(lines)] if timed else []
-    return environment.get_template("plan.html.jinja").render(
-        style=markupsafe.Markup(style.read_text(encoding="utf-8")),
+    return page(
+        "plan/templates/plan.html.jinja",
         title=answers.inputs.name,
         introduction=list(printing.introduction(answers)),
-        charts=charts,
-        bars=_bars(answers) if timed else None,
+        drawn=list(filter(None, _charts(answers))) if timed else [],
         head=printing.HEAD,
         curve=[printing.curve_cells(one) for one in answers.curve],
         verdicts=list(printing.verdicts(answers)) if timed else [],
@@ -68,27 +52,60 @@ def render(answers: Answers, options: PlanOptions) -> str:
     )
 
 
-def _bars(answers: Answers) -> object:
-    values = []
-    for one in answers.curve:
-        parts = one.parts
-        values.append(
-            (
-                count(one.ranks, "rank"),
-                {
-                    "compute": parts["compute"],
-                    "wait": parts["late"],
-                    "communication": parts["communication"],
-                    "other": parts["update"] + parts["other"],
-                },
-            )
-        )
-    return bar_chart(
-        "A step by number of ranks",
-        values,
-        _PARTS,
-        unit="ms",
-        words=duration,
-        of="number of ranks",
-        scale=1000.0,
-    )
+def _charts(answers: Answers) -> list[Chart | None]:
+    """Returns the efficiency, the rate beside what is ideal, and the parts of a step, by ranks."""
+    first = answers.curve[0]
+    alone = first.examples_per_second / first.ranks / first.efficiency
+    ideal = [(one.ranks, alone * one.ranks) for one in answers.curve]
+    return [
+        line_chart(
+            "Efficiency",
+            _series(answers, lambda one: one.efficiency),
+            x_label="ranks",
+            unit="the rate of a rank over that of one alone",
+            zero=True,
+            x_logarithmic=True,
+            words=percent,
+        ),
+        line_chart(
+            "Examples per second",
+            [
+                *_series(answers, lambda one: one.examples_per_second),
+                Series("ideal", ideal, "s2", dashed=True),
+            ],
+            x_label="ranks",
+            unit="of all ranks",
+            logarithmic_from=1.0,
+            x_logarithmic=True,
+            words=number,
+        ),
+        bar_chart(
+            "A step by number of ranks",
+            [(count(one.ranks, "rank"), _parts(one)) for one in answers.curve],
+            _PARTS,
+            words=duration,
+            of="number of ranks",
+        ),
+    ]
+
+
+def _series(answers: Answers, value: Callable[[Prediction], float]) -> list[Series]:
+    """Returns the lines of the best plans and of the defaults."""
+
+    def line(name: str, ink: str, found: Sequence[Prediction]) -> Series:
+        return Series(name, [(one.ranks, value(one)) for one in found], ink)
+
+    return [
+        line("best plan, the same training", "s0", answers.curve),
+        line("defaults", "s1", answers.default),
+    ]
+
+
+def _parts(one: Prediction) -> dict[str, float]:
+    parts = one.parts
+    return {
+        "compute": parts["compute"],
+        "wait": parts["late"],
+        "communication": parts["communication"],
+        "other": parts["update"] + parts["other"],
+    }

@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Callable
 
 from tfdp.base import sharding
-from tfdp.tools.prediction.cluster_model import MOST_RANKS
 from tfdp.tools.prediction.workload import Workload, buckets
 
 #: What may be divided among the ranks: the argument `shard` of the strategy; see docs/memory.
 SHARDS = ("none", *sharding.SHARDS)
+
+_MOST_RANKS = 2**16  # among which memory is divided
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +119,7 @@ def ranks_to_fit(bytes_on: Callable[[int], float], limit_bytes: float) -> int | 
     """
     if bytes_on(2) <= limit_bytes:
         return 1 if bytes_on(1) <= limit_bytes else 2
-    low, high = 2, MOST_RANKS
+    low, high = 2, _MOST_RANKS
     if bytes_on(high) > limit_bytes:
         return None
     while high - low > 1:

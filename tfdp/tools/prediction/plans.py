@@ -3,89 +3,49 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
+import statistics
 from collections.abc import Sequence
 
+from tfdp.base.bucketing import DEFAULT_BYTES
 from tfdp.tools.prediction.cluster_model import ClusterModel
-from tfdp.tools.prediction.lateness import slowest
-from tfdp.tools.prediction.memory import SHARDS, Memory, memory_of
-from tfdp.tools.prediction.replay import replay
-from tfdp.tools.prediction.sending import COMPRESSIONS, CompressionCost, halves_of, sum_of
+from tfdp.tools.prediction.memory import Memory, memory_of
+from tfdp.tools.prediction.sending import COMPRESSIONS, CompressionCost, Sum, halves_of, sum_of
 from tfdp.tools.prediction.workload import GradientTensor, Workload, buckets
 from tfdp.topology import Topology
-from tfdp.topology.topology_names import from_name
 
 # The sum at a step's end: a loss, counts and metrics.
 _ENDING = GradientTensor((64,))
-
-SYNCHRONIZATIONS = ("none", "local_sgd")
-BATCH_NORMALIZATIONS = ("whole_batch", "per_replica")
+_POINTS = 400  # of the distribution of the slowest rank's time
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The choices that a strategy is given.
+    """The choices that a strategy is given, which takes them together.
 
     Attributes:
       topology: A name, or a topology.
       bucket_bytes: The strategy's `bucket_bytes`.
       compression: A name of :data:`tfdp.tools.prediction.sending.COMPRESSIONS`.
-      synchronization: One of :data:`SYNCHRONIZATIONS`.
+      synchronization: "none" or "local_sgd".
       every: The updates in a synchronization's round.
       shard: What is divided among the ranks; see :data:`tfdp.tools.prediction.memory.SHARDS`.
       accumulation: The optimizer's `gradient_accumulation_steps`.
       batch_normalization: Whose statistics plain BatchNormalization has.
-
-    Raises:
-      ValueError: A name is unknown, a number is below 1, or `shard` is beside a synchronization, or
-        a compression that needs whole gradients, which the strategy refuses.
 
     >>> Plan("tree", 4 * 2**20).arguments()
     ['topology="tree"', 'bucket_bytes=4 * 2**20']
     """
 
     topology: str | Topology = "native"
-    bucket_bytes: int = 25 * 2**20
+    bucket_bytes: int = DEFAULT_BYTES
     compression: str = "none"
     synchronization: str = "none"
     every: int = 1
     shard: str = "none"
     accumulation: int = 1
     batch_normalization: str = "whole_batch"
-
-    def __post_init__(self) -> None:
-        from_name(self.topology)
-        for name, known in (
-            ("compression", tuple(COMPRESSIONS)),
-            ("synchronization", SYNCHRONIZATIONS),
-            ("shard", SHARDS),
-            ("batch_normalization", BATCH_NORMALIZATIONS),
-        ):
-            if getattr(self, name) not in known:
-                raise ValueError(
-                    f"`{name}` must be one of {', '.join(known)}, but received "
-                    f"{getattr(self, name)!r}. Use {known[0]!r}."
-                )
-        for name in ("bucket_bytes", "every", "accumulation"):
-            if getattr(self, name) < 1:
-                raise ValueError(
-                    f"`{name}` must be at least 1, but received {getattr(self, name)}. Use "
-                    f"{name}=1 or more."
-                )
-
-        if self.shard == "none":
-            return
-        if self.synchronization != "none":
-            raise ValueError(
-                "`shard` must be without a synchronization, but received "
-                f"{self.synchronization!r}. Leave it out, or `shard`."
-            )
-        if not COMPRESSIONS[self.compression].sums_parts:
-            taken = [name for name, each in COMPRESSIONS.items() if each.sums_parts]
-            raise ValueError(
-                f"A compression beside `shard` must be one of {', '.join(taken)}, which sum parts "
-                f"of gradients, but received {self.compression!r}. Use {taken[1]!r}, or leave "
-                "`shard` out."
-            )
 
     @property
     def is_exact(self) -> bool:
@@ -100,7 +60,7 @@ class Plan:
             named = isinstance(self.topology, str)
             shown = f'"{self.topology}"' if named else f"tfdp.topology.{self.topology!r}"
             written.append(f"topology={shown}")
-        if self.bucket_bytes != 25 * 2**20:
+        if self.bucket_bytes != DEFAULT_BYTES:
             mebibytes, rest = divmod(self.bucket_bytes, 2**20)
             times = "" if mebibytes == 1 else f"{mebibytes} * "
             shown = str(self.bucket_bytes) if rest else f"{times}2**20"
@@ -190,13 +150,13 @@ class Prediction:
 
 def predict(
     plan: Plan, work: Workload, cluster: ClusterModel, compression: CompressionCost | None = None
-) -> Prediction | None:
-    """Predicts the step of a plan; None where its topology cannot be told for so many ranks.
+) -> Prediction:
+    """Predicts the step of a plan.
 
     1. A rank computes. The buckets' gradients are there one after the other, as the backward pass
        goes on; where a compression or a synchronization waits for its end, all of them then.
     2. The slowest rank sets the pace: all compute as long as the expected slowest of n.
-    3. The buckets are replayed (:func:`tfdp.tools.prediction.replay.replay`). What ends after the
+    3. The buckets are replayed (:func:`replay`). What ends after the
        backward pass is exposed.
     4. The update follows, and the small sum at the step's end.
     5. Each layer with the whole batch's statistics holds up both passes until they are summed.
@@ -212,6 +172,8 @@ def predict(
       work: What a replica computes.
       cluster: The ranks and links.
       compression: What the plan's compression is taken for; None: itself.
+
+    Cost: the first time on so many ranks, a list of each topology's transfers.
     """
     compression = compression or COMPRESSIONS[plan.compression]
     if cluster.ranks == 1:
@@ -232,10 +194,7 @@ def predict(
             gathering += gathered.seconds
             halves.append((sum_.core_seconds + sum_.seconds, gathered.seconds))
         else:
-            found = sum_of(bucket.tensors, cluster, plan.topology, compression)
-            if found is None:
-                return None
-            sum_ = found
+            sum_ = sum_of(bucket.tensors, cluster, plan.topology, compression)
         ready = computed if waits else pace * (forward + bucket.ready * backward)
         arrivals.append((ready, sum_))
     exposed = max(0.0, max(replay(arrivals)) - computed)
@@ -270,6 +229,62 @@ def predict(
     )
 
 
+def replay(arrivals: Sequence[tuple[float, Sum]]) -> list[float]:
+    """Replays sums that are asked for at given times: the events of a step in the order of time.
+
+    A bucket waits until its gradients are there, the core that compresses has done so, and the
+    links are free; the first that is there is the first that is sent. It occupies them for as long
+    as the busiest link, or the core that moves the bytes, is busy; what its sum takes beyond that
+    is waiting (latency, steps), in which the next bucket may already move, unless it is `in_turn`.
+
+    Args:
+      arrivals: The time at which each bucket's gradients are there, and its sum.
+
+    Returns:
+      When every rank has the sum of each bucket, in the order in which they began.
+
+    >>> replay([(0.0, Sum(0.0, 1.0, 1.5)), (0.25, Sum(0.0, 1.0, 1.5))])
+    [1.5, 2.5]
+    >>> replay([(0.0, Sum(0.0, 1.0, 1.5, True)), (0.25, Sum(0.0, 1.0, 1.5, True))])
+    [1.5, 3.0]
+    """
+    links_free = core_free = 0.0
+    ended = []
+    for ready, sum_ in sorted(arrivals, key=lambda arrival: arrival[0]):
+        core_free = max(ready, core_free) + sum_.core_seconds
+        begun = max(core_free, links_free)
+        links_free = begun + (sum_.seconds if sum_.in_turn else sum_.busy_seconds)
+        ended.append(begun + sum_.seconds)
+    return ended
+
+
+@functools.lru_cache(4096)
+def slowest(ranks: int, deviation: float) -> float:
+    """Returns the expected maximum of the times of n ranks, over the mean of one.
+
+    Times are independent and lognormal. The maximum of n has the distribution F^n, so its mean is
+    the integral of F^-1(u^(1/n)) over u from 0 to 1: here a sum over 400 points.
+
+    Args:
+      ranks: The number of ranks, n.
+      deviation: The standard deviation of the times' logarithm, which for small ones is that of
+        the times over their mean.
+
+    >>> slowest(1, 0.0), slowest(64, 0.0)
+    (1.0, 1.0)
+    >>> round(slowest(2, 0.1), 3), round(slowest(64, 0.1), 2), round(slowest(4096, 0.1), 2)
+    (1.056, 1.26, 1.43)
+    """
+    if deviation == 0 or ranks == 1:
+        return 1.0
+    normal = statistics.NormalDist()
+    quantiles = (
+        normal.inv_cdf(((point + 0.5) / _POINTS) ** (1 / ranks)) for point in range(_POINTS)
+    )
+    most = statistics.fmean(math.exp(deviation * quantile) for quantile in quantiles)
+    return most / math.exp(deviation**2 / 2)
+
+
 def _of_weights(
     halves: Sequence[tuple[float, float]], forward: float, backward: float, waiting: float | None
 ) -> float:
@@ -300,5 +315,5 @@ def _of_layers(plan: Plan, work: Workload) -> list[GradientTensor]:
 
 def _seconds_of(numbers: Sequence[GradientTensor], plan: Plan, cluster: ClusterModel) -> float:
     """Returns the time of sums of few numbers, one after the other, by the strategy's topology."""
-    sums = (sum_of((each,), cluster, plan.topology, COMPRESSIONS["none"]) for each in numbers)
-    return sum(0.0 if found is None else found.seconds for found in sums)
+    none = COMPRESSIONS["none"]
+    return sum(sum_of((each,), cluster, plan.topology, none).seconds for each in numbers)

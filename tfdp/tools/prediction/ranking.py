@@ -1,12 +1,13 @@
-"""The advice: plans by their predicted steps, and what limits the best of them."""
+"""The advice: plans by their predicted steps, what limits the best of them, and both in words."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from tfdp.base.bucketing import DEFAULT_BYTES
 from tfdp.tools.prediction.cluster_model import ClusterModel
 from tfdp.tools.prediction.plans import Plan, Prediction, predict
 from tfdp.tools.prediction.sending import COMPRESSIONS, CompressionCost
@@ -23,11 +24,14 @@ TOPOLOGIES = (
     "ring",
     "auto",
 )
-BUCKETS = (25 * 2**20, 2**20, 4 * 2**20, 100 * 2**20)
+BUCKETS = (DEFAULT_BYTES, 2**20, 4 * 2**20, 100 * 2**20)
 ROUNDS = (10, 100)
 
 #: A plan is preferred to a simpler one where it is faster by this share of a step.
 WORTH = 0.02
+
+# Advice is given for what takes away this share of a step.
+_WORTH_SAYING = 0.05
 
 
 def candidates(
@@ -62,7 +66,14 @@ def candidates(
     """
     if base.shard != "none":
         left = [name for name in compressions if COMPRESSIONS[name].sums_parts]
-        topologies, compressions, rounds = topologies[:1], left or compressions, ()
+        if not left:
+            known = [name for name, each in COMPRESSIONS.items() if each.sums_parts]
+            raise ValueError(
+                f"A compression beside `shard` must be one of {', '.join(known)}, which sum parts "
+                f"of gradients, but received {', '.join(map(repr, compressions))}. Use "
+                f"{known[1]!r}, or leave `shard` out."
+            )
+        topologies, compressions, rounds = topologies[:1], left, ()
     summed = [
         dataclasses.replace(base, topology=topology, bucket_bytes=size, compression=compression)
         for compression, topology, size in itertools.product(compressions, topologies, bucket_bytes)
@@ -86,13 +97,10 @@ def candidates(
 
 
 def ranked(plans: Iterable[Plan], work: Workload, cluster: ClusterModel) -> list[Prediction]:
-    """Returns the predictions of all plans that can be told: those that are exact, then the others.
+    """Returns the predictions of plans: those that are exact, then the others.
 
     In each part the fastest comes first; of the plans within :data:`WORTH` of that, the one that
     was given first is taken to be faster.
-
-    Raises:
-      ValueError: No plan can be told for so many ranks.
 
     >>> from tfdp.tools.prediction.workload import GradientTensor
     >>> from tfdp.topology import Links
@@ -101,13 +109,7 @@ def ranked(plans: Iterable[Plan], work: Workload, cluster: ClusterModel) -> list
     >>> ranked(candidates(Plan(), rounds=[], compressions=["none"]), work, slow)[0].plan.topology
     'halving_doubling'
     """
-    found = [p for plan in plans if (p := predict(plan, work, cluster)) is not None]
-    if not found:
-        raise ValueError(
-            "Halving and doubling on more than 32 ranks is planned for hosts, and ranks of a host, "
-            f"of powers of two alone, but received {cluster.hosts} hosts of "
-            f"{cluster.ranks_of_host}. Use a power of two, or another topology, too."
-        )
+    found = [predict(plan, work, cluster) for plan in plans]
     least = {
         exact: min((one.step_seconds for one in found if one.plan.is_exact == exact), default=0.0)
         for exact in (True, False)
@@ -183,11 +185,62 @@ def limits(plan: Plan, work: Workload, cluster: ClusterModel) -> list[Limit]:
         faster = dataclasses.replace(compression, gigabytes_per_second=2 * rate)
         changed["the rate of the compression"] = work, cluster, faster
     now = predict(plan, work, cluster)
-    if now is None or not now.step_seconds:
+    if not now.step_seconds:
         return []
-    found = []
-    for name, better in changed.items():
-        then = predict(plan, *better)
-        assert then is not None  # the same topology
-        found.append(Limit(name, 1 - then.step_seconds / now.step_seconds))
+    found = [
+        Limit(name, 1 - predict(plan, *better).step_seconds / now.step_seconds)
+        for name, better in changed.items()
+    ]
     return sorted((one for one in found if one.gain > 0), key=lambda one: -one.gain)
+
+
+def plans_in_words(now: Plan, work: Workload, cluster: ClusterModel) -> Iterator[str]:
+    """Yields what to try next: arguments that are predicted to be faster, and by how much.
+
+    First what trains the same, then what changes the training, then a larger window of
+    accumulation, then what limits the step.
+
+    Args:
+      now: The plan that is used.
+      work: What a replica computes.
+      cluster: The ranks and links.
+
+    >>> from tfdp.tools.prediction.workload import even_tensors
+    >>> from tfdp.topology import Links
+    >>> slow = ClusterModel(4, 2, Links(1e-4, 1e9, 1e-3, 25e6))
+    >>> for sentence in plans_in_words(Plan(), Workload(even_tensors(10**6), 0.1, 0.2), slow):
+    ...     print(sentence)
+    Predicted to be faster, training the same: `...`, by 30% of a step.
+    Faster still, but other training: `...LocalSGD(100))`, by 37% of a step.
+    Send once for several batches: `gradient_accumulation_steps=4` of the optimizer, by ...
+    What limits a step most is the forward and backward pass: twice as good, it would ...
+    """
+    current = predict(now, work, cluster)
+    rows = ranked(
+        candidates(now, normalizes=any(layer.is_plain for layer in work.normalized)), work, cluster
+    )
+    least = current.step_seconds
+    for exact, words in (
+        (True, "Predicted to be faster, training the same"),
+        (False, "Faster still, but other training"),
+    ):
+        one = next((row for row in rows if row.plan.is_exact == exact), current)
+        gain = (least - one.step_seconds) / current.step_seconds
+        if gain > _WORTH_SAYING:
+            total = 1 - one.step_seconds / current.step_seconds
+            yield f"{words}: `{one.plan.written()}`, by {100 * total:.0f}% of a step."
+            least = one.step_seconds
+    window = dataclasses.replace(now, accumulation=4 * now.accumulation)
+    gain = 1 - predict(window, work, cluster).step_seconds / current.step_seconds
+    if gain > _WORTH_SAYING:
+        yield (
+            f"Send once for several batches: `gradient_accumulation_steps={window.accumulation}` "
+            f"of the optimizer, by {100 * gain:.0f}% of a step. A larger global batch does the "
+            "same; `tfdp.optimizers.LAMB` or `LARS` keep it accurate."
+        )
+    found = limits(now, work, cluster)
+    if found:
+        yield (
+            f"What limits a step most is {found[0].name}: twice as good, it would take "
+            f"{100 * found[0].gain:.0f}% off."
+        )

@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from tfdp.tools.prediction.cluster_model import ClusterModel
 from tfdp.tools.prediction.workload import GradientTensor
 from tfdp.topology import Links, Topology, seconds_of
-from tfdp.topology.auto import Auto, decide
-from tfdp.topology.model import busy_seconds, candidates
-from tfdp.topology.patterns import Pattern, Stride
-from tfdp.topology.regular import regular_pattern
+from tfdp.topology.model import busy_seconds, candidates, nearly_fastest
+from tfdp.topology.patterns import Pattern, Stride, pattern_of
 from tfdp.topology.topology_names import from_name
 
 # Gradients of fewer numbers, and biases, travel whole; see `tfdp.compression.update_compression`.
 _SMALLEST = 4096
+
+# The bytes that stand for a buffer; patterns are scaled from it.
+_UNIT_BYTES = 2**40
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,21 +101,11 @@ def resolve(topology: str | Topology, cluster: ClusterModel, size_bytes: float) 
     """
     if topology != "auto":
         return from_name(topology)
-    if cluster.ranks <= 16:
-        return _decided(cluster).topology_for(int(size_bytes))
-    places = [rank // cluster.ranks_per_host for rank in range(cluster.ranks)]
     timed = [
-        (seconds_of(pattern, size_bytes, cluster.links), order, one)
-        for order, one in enumerate(candidates(places))
-        if (pattern := regular_pattern(one, cluster.hosts, cluster.ranks_of_host, size_bytes))
+        (one, seconds_of(_pattern(one, cluster, size_bytes), size_bytes, cluster.links))
+        for one in candidates(_places(cluster.hosts, cluster.ranks_of_host))
     ]
-    return min(timed, key=lambda row: row[:2])[2]
-
-
-@functools.lru_cache(64)
-def _decided(cluster: ClusterModel) -> Auto:
-    places = [rank // cluster.ranks_per_host for rank in range(cluster.ranks)]
-    return decide(cluster.ranks, places, cluster.links)
+    return nearly_fastest(timed)[0]
 
 
 def sum_of(
@@ -122,8 +113,8 @@ def sum_of(
     cluster: ClusterModel,
     topology: str | Topology,
     compression: CompressionCost,
-) -> Sum | None:
-    """Returns the time of the sum of gradients that travel together; None: the topology is unknown.
+) -> Sum:
+    """Returns the time of the sum of gradients that travel together.
 
     >>> from tfdp.topology import Links
     >>> cluster = ClusterModel(4, 1, Links(0, 25e6, 0, 25e6))
@@ -132,11 +123,8 @@ def sum_of(
     """
     if cluster.ranks == 1:
         return Sum(0.0, 0.0, 0.0)
-    found = []
-    for pattern, size in _sent(tensors, cluster, topology, compression):
-        if pattern is None:
-            return None
-        found.append(_timed(pattern, size, cluster.links))
+    sent = _sent(tensors, cluster, topology, compression)
+    found = [_timed(pattern, size, cluster.links) for pattern, size in sent]
     taken = float(sum(t.size_bytes for t in tensors if _takes(compression, t)))
     return _together(found, compression, taken, cluster)
 
@@ -211,7 +199,7 @@ def _sent(
     cluster: ClusterModel,
     topology: str | Topology,
     compression: CompressionCost,
-) -> list[tuple[Pattern | None, float]]:
+) -> list[tuple[Pattern, float]]:
     """Returns the patterns of what is sent, one after the other, and the bytes of each buffer."""
     taken = [tensor for tensor in tensors if _takes(compression, tensor)]
     size = float(sum(tensor.size_bytes for tensor in taken))
@@ -238,9 +226,21 @@ def _sent(
 
 
 @functools.lru_cache(4096)  # buckets of equal sizes are many
-def _pattern(topology: str | Topology, cluster: ClusterModel, size: float) -> Pattern | None:
-    chosen = resolve(topology, cluster, size)
-    return regular_pattern(chosen, cluster.hosts, cluster.ranks_of_host, size)
+def _pattern(topology: str | Topology, cluster: ClusterModel, size: float) -> Pattern:
+    unit = _unit(resolve(topology, cluster, size), cluster.hosts, cluster.ranks_of_host)
+    return unit.scaled(size / _UNIT_BYTES)
+
+
+@functools.cache
+def _unit(topology: Topology, hosts: int, ranks_of_host: int) -> Pattern:
+    """Returns what is sent for a buffer of :data:`_UNIT_BYTES`, counted from its transfers."""
+    places = _places(hosts, ranks_of_host)
+    schedule = topology.schedule(len(places), places, _UNIT_BYTES)
+    return pattern_of(schedule, places, _UNIT_BYTES)
+
+
+def _places(hosts: int, ranks_of_host: int) -> list[int]:
+    return [host for host in range(hosts) for _ in range(ranks_of_host)]
 
 
 def _exchange(cluster: ClusterModel, part: float) -> Pattern:

@@ -1,4 +1,4 @@
 """The command `tfdp report`: one HTML page of what `tfdp.callbacks.Telemetry` logged.
 
-No module of this package loads TensorFlow; those that read logs load neither NumPy nor matplotlib.
+No module of this package loads TensorFlow or NumPy.
 """

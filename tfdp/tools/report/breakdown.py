@@ -7,8 +7,8 @@ import dataclasses
 import statistics
 from collections.abc import Iterable, Mapping
 
+from tfdp.base.log_lines import StepLine
 from tfdp.tools.report.log_directory import LoggedRun
-from tfdp.tools.report.log_lines import StepLine
 from tfdp.tools.report.rank_log import steady
 
 # The parts in the order of a step. `rest` stands for all but `input` where a step was not sampled.
@@ -82,7 +82,7 @@ def rank_splits(run: LoggedRun) -> tuple[RankSplit, ...]:
 
     >>> import pathlib
     >>> from tfdp.tools.report.rank_log import RankLog, Session
-    >>> from tfdp.tools.report.log_lines import StartLine
+    >>> from tfdp.base.log_lines import StartLine
     >>> steps = [StepLine(n, n, 0, 1, 8, seconds=4, input_seconds=n) for n in (1, 2, 3)]
     >>> log = RankLog((Session(StartLine(0, 0, 1, "a", 2), 3, steps),), tuple(steps), (), ())
     >>> rank_splits(LoggedRun(pathlib.Path(), (log,), None, ()))
@@ -103,7 +103,7 @@ def over_time(run: LoggedRun) -> list[tuple[int, Split]]:
 
     >>> import pathlib
     >>> from tfdp.tools.report.rank_log import RankLog, Session
-    >>> from tfdp.tools.report.log_lines import StartLine
+    >>> from tfdp.base.log_lines import StartLine
     >>> steps = [StepLine(n, n, 0, 1, 8, seconds=4, compute_seconds=3) for n in (1, 2)]
     >>> log = RankLog((Session(StartLine(0, 0, 1, "a", 2), 3, steps),), tuple(steps), (), ())
     >>> over_time(LoggedRun(pathlib.Path(), (log, log), None, ()))

@@ -41,7 +41,7 @@ def waits(run: LoggedRun) -> tuple[Wait, ...]:
 
     >>> import pathlib
     >>> from tfdp.tools.report.rank_log import RankLog, Session
-    >>> from tfdp.tools.report.log_lines import StartLine, StepLine
+    >>> from tfdp.base.log_lines import StartLine, StepLine
     >>> def log(rank, *waits):
     ...     steps = tuple(StepLine(0, n, 0, 1, 8, 1.0, first_bucket_wait_seconds=wait)
     ...                   for n, wait in enumerate(waits, 1))

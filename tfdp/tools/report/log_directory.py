@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from tfdp.base.log_lines import AttemptLine, StartLine
 from tfdp.base.words import ranks_in_words
 from tfdp.tools.report.exchanges import FILE as EXPLANATION
 from tfdp.tools.report.exchanges import Exchanges, exchanges
-from tfdp.tools.report.log_lines import StartLine, check_format
-from tfdp.tools.report.log_values import LogError
+from tfdp.tools.report.log_reader import LogError, check_format, json_object
 from tfdp.tools.report.rank_log import RankLog, read_rank
-from tfdp.tools.report.run_attempts import LoggedAttempt, read_attempts
+from tfdp.tools.report.run_attempts import read_attempts
 
 _RANK_FILE = re.compile(r"rank(\d+)\.jsonl")
 _WRITE = "`tfdp.callbacks.Telemetry(log_dir)`"
@@ -38,7 +37,7 @@ class LoggedRun:
     ranks: tuple[RankLog, ...]
     manifest: Mapping[str, Any] | None
     notes: tuple[str, ...]
-    attempts: tuple[LoggedAttempt, ...] = ()
+    attempts: tuple[AttemptLine, ...] = ()
     exchanges: Exchanges | None = None
 
     @property
@@ -62,7 +61,7 @@ def read_run(directory: pathlib.Path) -> LoggedRun:
 
     >>> read_run(pathlib.Path("no/logs"))
     Traceback (most recent call last):
-    tfdp.tools.report.log_values.LogError: `LOG_DIR` must be a directory that ... wrote, ...
+    tfdp.tools.report.log_reader.LogError: `LOG_DIR` must be a directory that ... wrote, ...
     """
     logs = _rank_logs(directory)
     size = max(logs.values(), key=lambda log: log.start.time).start.world_size
@@ -128,16 +127,12 @@ def _check_ranks(directory: pathlib.Path, logs: Mapping[int, RankLog], size: int
 def _object(path: pathlib.Path) -> tuple[Mapping[str, Any] | None, list[str]]:
     """Returns the object in a file, and a note if it cannot be read; the numbers do not need it."""
     try:
-        values = json.loads(path.read_bytes())
+        values = json_object(path.read_bytes())
     except FileNotFoundError:
         return None, []
-    except (ValueError, RecursionError):
-        values = None
-    if not isinstance(values, dict):
+    if values is None:
         return None, [f"{path.name} is damaged and left out: it is not a JSON object."]
-    format_ = values.get("format")
-    if isinstance(format_, int):
-        check_format(format_, str(path))
+    check_format(values.get("format"), str(path))
     return values, []
 
 

@@ -10,18 +10,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfdp import topology
-from tfdp.tools.prediction import ClusterModel, Plan, Workload, described_links, even_tensors
-from tfdp.tools.prediction.calibration import calibrated
-from tfdp.tools.prediction.workload import SLOTS, GradientTensor
+from tfdp.tools.prediction import (
+    ClusterModel,
+    Plan,
+    Workload,
+    described_links,
+    even_tensors,
+    predict,
+)
+from tfdp.tools.prediction.workload import SLOTS, GradientTensor, passes
 from tfdp.tools.report.breakdown import RankSplit, rank_splits, split_of
 from tfdp.tools.report.log_directory import LoggedRun
 from tfdp.tools.report.rank_log import steady
 from tfdp.tools.report.summary import headline
 from tfdp.topology import Links, Topology, names
 
-# Of a forward and backward pass, the share of the backward pass: it has two products for each of
-# the forward pass.
-_BACKWARD = 2 / 3
+_SLOWEST, _FASTEST = 1e4, 1e13  # bytes per second
+_HALVINGS = 60
+# How well a sample tells the communication, as a share of its step.
+_SHARE_OF_STEP = 0.01
 
 _COMPRESSIONS = {
     "Cast(": "bfloat16",
@@ -78,8 +85,7 @@ def recorded(run: LoggedRun, tensors: tuple[GradientTensor, ...] | None = None) 
     batch = max(1, round((line.examples_per_step or start.replicas) / start.replicas))
     work = Workload(
         tensors or even_tensors(start.parameters),
-        forward_seconds=(1 - _BACKWARD) * compute,
-        backward_seconds=_BACKWARD * compute,
+        *passes(compute),
         other_seconds=_median(sampled, "input") + _median(sampled, "other"),
         first_seconds=_first(run),
         batch=batch,
@@ -108,6 +114,56 @@ def recorded(run: LoggedRun, tensors: tuple[GradientTensor, ...] | None = None) 
         else "those that explain the logs' communication"
     )
     return Recorded(work, found, plan, origin)
+
+
+def calibrated(
+    plan: Plan, work: Workload, cluster: ClusterModel, communication_seconds: float
+) -> tuple[ClusterModel, bool]:
+    """Returns the cluster with links by which `plan` takes the communication that was measured.
+
+    The rate between hosts is sought, or inside where there is one host: the less, the longer the
+    communication. Where the backward pass hides it, or the engine's costs alone take as long, any
+    fast link explains it: the slowest of them is returned.
+
+    Args:
+      plan: What the run was given.
+      work: What a replica computed.
+      cluster: The ranks; its links' latencies and costs are taken as they are.
+      communication_seconds: The exposed communication of a step.
+
+    Returns:
+      The cluster, and whether its rate is the least that the links may have, and not theirs.
+
+    >>> from tfdp.tools.prediction.workload import GradientTensor
+    >>> from tfdp.topology import Links
+    >>> work = Workload((GradientTensor((6_250_000,)),), 0.0, 0.0)
+    >>> cluster = ClusterModel(4, 1, Links(0, 1e9, 0, 1e9))
+    >>> found, least = calibrated(Plan("ring"), work, cluster, 1.5)
+    >>> round(found.links.bytes_per_second_between / 1e6), least
+    (25, False)
+    """
+    between = cluster.hosts > 1
+    name = "bytes_per_second_between" if between else "bytes_per_second_inside"
+
+    def with_rate(rate: float) -> ClusterModel:
+        # Ranks of a host are at least as near.
+        rates = {name: rate}
+        if between:
+            inside = cluster.links.bytes_per_second_inside
+            rates["bytes_per_second_inside"] = max(rate, inside)
+        return dataclasses.replace(cluster, links=dataclasses.replace(cluster.links, **rates))
+
+    def takes(rate: float) -> float:
+        return predict(plan, work, with_rate(rate)).communication_seconds
+
+    step = work.compute_seconds + work.update_seconds + work.other_seconds + communication_seconds
+    told = takes(_FASTEST) + _SHARE_OF_STEP * step
+    sought = max(communication_seconds, told)
+    low, high = _SLOWEST, _FASTEST
+    for _ in range(_HALVINGS):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if takes(middle) > sought else (low, middle)
+    return with_rate(high), communication_seconds < told
 
 
 def _measured_links(strategy: Mapping[str, Any]) -> Links | None:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from tfdp.tools.report.log_lines import (
+from tfdp.base.log_lines import (
     EndLine,
     EpochLine,
     Record,
     StartLine,
     StepLine,
     StragglerLine,
-    record,
 )
-from tfdp.tools.report.log_values import LogError
+from tfdp.tools.report.log_reader import LogError, json_object, record
 
 
 @dataclasses.dataclass
@@ -135,7 +133,7 @@ def lines(path: pathlib.Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
     for number, line in enumerate(parts, 1):
         if not line.strip():
             continue
-        values = _object(line)
+        values = json_object(line)
         if values is not None:
             yield number, values
             continue
@@ -143,7 +141,7 @@ def lines(path: pathlib.Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
         if restart is not None:
             yield number, None
             yield number, restart
-        elif number == unfinished or _is_start(_object(parts[number])):
+        elif number == unfinished or _is_start(json_object(parts[number])):
             yield number, None
         else:
             shown = line[:60].decode(errors="replace")
@@ -156,21 +154,13 @@ def lines(path: pathlib.Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
 def _start_behind(line: bytes) -> dict[str, Any] | None:
     """Returns the start that a restart wrote in the same line, behind a record that was cut off."""
     for brace in range(1, len(line)):
-        if line[brace : brace + 1] == b"{" and _is_start(values := _object(line[brace:])):
+        if line[brace : brace + 1] == b"{" and _is_start(values := json_object(line[brace:])):
             return values
     return None
 
 
 def _is_start(values: dict[str, Any] | None) -> bool:
     return values is not None and values.get("kind") == "start"
-
-
-def _object(line: bytes) -> dict[str, Any] | None:
-    try:
-        values = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return values if isinstance(values, dict) else None
 
 
 def _joined(sessions: Sequence[Session], cut: Iterable[int]) -> RankLog:

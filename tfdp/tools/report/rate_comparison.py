@@ -16,20 +16,14 @@ class Point:
 
     Args:
       directory: The directory of the run's logs.
-      replicas: The number of replicas of all its ranks.
-      ranks: The number of processes.
-      examples_per_step: The global batch.
-      examples_per_second: The rate of all replicas.
+      line: The run's main numbers.
       speedup: The rate over that of the run with the fewest replicas.
       efficiency: The rate for each replica over that of the run with the fewest; 1 is ideal.
       parameters: The number of weights of its model, if known.
     """
 
     directory: pathlib.Path
-    replicas: int
-    ranks: int
-    examples_per_step: float | None
-    examples_per_second: float
+    line: Headline
     speedup: float
     efficiency: float
     parameters: int | None
@@ -57,10 +51,7 @@ def scaling(runs: Sequence[tuple[LoggedRun, Headline]]) -> tuple[Point, ...]:
         points.append(
             Point(
                 directory=run.directory,
-                replicas=line.replicas,
-                ranks=line.ranks,
-                examples_per_step=line.examples_per_step,
-                examples_per_second=rate,
+                line=line,
                 speedup=speedup,
                 efficiency=speedup * least.replicas / line.replicas,
                 parameters=run.start.parameters,
@@ -72,23 +63,24 @@ def scaling(runs: Sequence[tuple[LoggedRun, Headline]]) -> tuple[Point, ...]:
 def caveats(points: Sequence[Point]) -> list[str]:
     """Returns sentences to know before believing the efficiencies.
 
-    >>> import pathlib
-    >>> points = [Point(pathlib.Path("a"), n, 1, 64.0 * n, 9.0, 1.0, 1.0, 7) for n in (1, 2)]
+    >>> from types import SimpleNamespace as Fake
+    >>> lines = [Fake(replicas=n, examples_per_step=64.0 * n) for n in (1, 2)]
+    >>> points = [Point(pathlib.Path("a"), line, 1.0, 1.0, 7) for line in lines]
     >>> caveats(points)
     ['The global batch grows with the replicas (weak scaling): each replica has the same work.']
     """
     sentences = []
-    if len({point.replicas for point in points}) == 1:
+    if len({point.line.replicas for point in points}) == 1:
         sentences.append(
             "All runs have the same number of replicas: this compares their rates, and is no "
             "scaling efficiency."
         )
-    elif len({point.examples_per_step for point in points}) == 1:
+    elif len({point.line.examples_per_step for point in points}) == 1:
         sentences.append(
             "The global batch is the same (strong scaling): more replicas have less work each, and "
             "as much to send."
         )
-    elif len({(point.examples_per_step or 0) / point.replicas for point in points}) == 1:
+    elif len({(point.line.examples_per_step or 0) / point.line.replicas for point in points}) == 1:
         sentences.append(
             "The global batch grows with the replicas (weak scaling): each replica has the same "
             "work."

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.resources
-import re
+import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-
-import jinja2
-import markupsafe
 
 from tfdp.base import words
 from tfdp.base.atomic_files import replace_text
@@ -17,15 +13,12 @@ from tfdp.tools.report import exchanges, run_charts
 from tfdp.tools.report.breakdown import rank_splits
 from tfdp.tools.report.late_ranks import straggler, stragglers, waits
 from tfdp.tools.report.log_directory import LoggedRun, read_run
-from tfdp.tools.report.manifest_table import manifest_groups
+from tfdp.tools.report.pages import page
 from tfdp.tools.report.rate_comparison import caveats, scaling
 from tfdp.tools.report.report_options import ReportOptions
 from tfdp.tools.report.run_attempts import attempt_rows
 from tfdp.tools.report.run_hints import findings
-from tfdp.tools.report.summary import headline, skipped, traffic
-from tfdp.tools.report.tiles import status, tiles
-
-_CODE = re.compile(r"`([^`]+)`")
+from tfdp.tools.report.summary import headline, skipped, status, tiles, traffic
 
 
 def write_page(options: ReportOptions) -> int:
@@ -41,7 +34,7 @@ def write_page(options: ReportOptions) -> int:
     >>> import pathlib
     >>> write_page(ReportOptions(pathlib.Path("no/logs")))
     Traceback (most recent call last):
-    tfdp.tools.report.log_values.LogError: `LOG_DIR` must be a directory that ... wrote, ...
+    tfdp.tools.report.log_reader.LogError: `LOG_DIR` must be a directory that ... wrote, ...
     """
     read = read_run(options.log_dir)
     compared = [read_run(directory) for directory in options.compare]
@@ -63,25 +56,16 @@ def render(run: LoggedRun, compared: Sequence[LoggedRun], now: float) -> str:
 
     >>> import pathlib
     >>> from tfdp.tools.report.rank_log import RankLog, Session
-    >>> from tfdp.tools.report.log_lines import StartLine, StepLine
+    >>> from tfdp.base.log_lines import StartLine, StepLine
     >>> start, step = StartLine(0, 0, 1, "<x>", 1), StepLine(0, 1, 0, 1, 8, 1.0)
     >>> log = RankLog((Session(start, 1, [step]),), (step,), (), ())
     >>> page = render(LoggedRun(pathlib.Path("logs"), (log,), None, ()), [], now=2)
     >>> page.startswith("<!doctype html>"), "<x>" in page
     (True, False)
     """
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("tfdp.tools.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["code"] = _code
-    environment.globals |= {"words": words, "label": run_charts.rank_label}
-    style = importlib.resources.files("tfdp.tools.report") / "templates" / "page.css"
-    return environment.get_template("page.html.jinja").render(
-        style=markupsafe.Markup(style.read_text(encoding="utf-8")),
+    return page(
+        "report/templates/report.html.jinja",
+        label=run_charts.rank_label,
         now=now,
         **_context(run, compared, now),
     )
@@ -131,6 +115,41 @@ def _context(run: LoggedRun, compared: Sequence[LoggedRun], now: float) -> dict[
     }
 
 
-def _code(text: str) -> markupsafe.Markup:
-    """Returns a sentence in which the words in backquotes are set as code."""
-    return markupsafe.Markup(_CODE.sub(r"<code>\1</code>", str(markupsafe.escape(text))))
+def manifest_groups(manifest: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Returns (title, rows of (name, value)) of each part of a manifest, without what is null.
+
+    >>> manifest_groups({"format": 1, "model": {"name": "cnn", "optimizer": {"rate": 0.1}},
+    ...                  "command": ["python", "my train.py"], "data": None})
+    [('Run', [('Command', "python 'my train.py'")]),
+     ('Model', [('name', 'cnn'), ('optimizer.rate', '0.1')])]
+    """
+    simple: list[tuple[str, str]] = []
+    groups = [("Run", simple)]
+    for key, value in manifest.items():
+        title = key.capitalize()
+        if value is None or value in ({}, []) or key == "format":
+            continue
+        if key == "command" and isinstance(value, list):
+            simple.append((title, shlex.join(map(str, value))))
+        elif isinstance(value, dict):
+            groups.append((title, list(_rows(value))))
+        else:
+            simple.append((title, _text(value)))
+    return [(title, rows) for title, rows in groups if rows]
+
+
+def _rows(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, item in value.items():
+        name = f"{prefix}{key}"
+        if isinstance(item, dict) and item:
+            yield from _rows(item, f"{name}.")
+        elif item is not None:
+            yield name, _text(item)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(_text, value)) or "none"
+    return str(value)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from tfdp.base.words import count, duration, number, percent
-from tfdp.tools.report.bars import bar_chart
+from tfdp.base.log_lines import AttemptLine
+from tfdp.base.words import count, duration, percent
+from tfdp.tools.report.axes import Points
 from tfdp.tools.report.breakdown import RankSplit, over_time
-from tfdp.tools.report.charts import Chart
+from tfdp.tools.report.charts import Chart, Series, bar_chart, line_chart
 from tfdp.tools.report.late_ranks import Wait
-from tfdp.tools.report.lines_and_areas import Series, area_chart, line_chart
 from tfdp.tools.report.log_directory import LoggedRun
 from tfdp.tools.report.rank_log import steady
 from tfdp.tools.report.rate_comparison import Point
-from tfdp.tools.report.run_attempts import LoggedAttempt
+from tfdp.tools.report.run_attempts import steps_of
 from tfdp.tools.report.summary import curves
 
 PART_NAMES = {
@@ -26,6 +27,8 @@ PART_NAMES = {
     "rest": "rest of the step",
 }
 
+# Values above 0 of which the largest is so many times the least have a logarithmic axis.
+_WIDE = 50
 
 _WELL, _STOPPED = 0, 75  # at a checkpoint, to go on
 
@@ -36,7 +39,7 @@ def learning(run: LoggedRun) -> list[Chart]:
     """Draws losses and metrics by epoch, and the loss by step.
 
     >>> from types import SimpleNamespace as Fake
-    >>> from tfdp.tools.report.log_lines import EpochLine, StepLine
+    >>> from tfdp.base.log_lines import EpochLine, StepLine
     >>> epochs = (EpochLine(0, 0, 1, 1.0, {"loss": 2.0, "auc": 0.5}),)
     >>> log = Fake(epochs=epochs, steps=(StepLine(0, 1, 0, 1, 8, 1.0, loss=2.0),), restarts=())
     >>> [chart.title for chart in learning(Fake(first=log))]
@@ -50,12 +53,12 @@ def learning(run: LoggedRun) -> list[Chart]:
                 Series("validation", curve.validation, "s1", dashed=True),
             ],
             x_label="epoch",
-            may_be_logarithmic="loss" in curve.name,
+            logarithmic_from=_WIDE if "loss" in curve.name else math.inf,
         )
         for curve in curves(run.first)
     ]
     note = "As Keras logs it: within an epoch the mean of its steps so far."
-    by_step = _by_step(run, "Loss by step", "loss", "s0", may_be_logarithmic=True, note=note)
+    by_step = _by_step(run, "Loss by step", "loss", "s0", logarithmic_from=_WIDE, note=note)
     charts.insert(1, by_step)
     return [chart for chart in charts if chart is not None]
 
@@ -64,7 +67,7 @@ def speed(run: LoggedRun) -> list[Chart]:
     """Draws examples per second and the time of a step, of steps that are :func:`steady`.
 
     >>> from types import SimpleNamespace as Fake
-    >>> from tfdp.tools.report.log_lines import StepLine
+    >>> from tfdp.base.log_lines import StepLine
     >>> log = Fake(sessions=(), steps=(StepLine(0, 1, 0, 1, None, 1.0),), restarts=())
     >>> [chart.title for chart in speed(Fake(first=log))]
     ['Step time']
@@ -73,23 +76,9 @@ def speed(run: LoggedRun) -> list[Chart]:
     counted = [(s.step, s.examples, s.seconds) for s in steps if s.examples is not None]
     rates = [(step, examples / seconds) for step, examples, seconds in counted if seconds > 0]
     times = [(s.step, 1e3 * s.seconds / s.steps) for s in steps]
-    marks = run.first.restarts
     charts = [
-        line_chart(
-            "Examples per second",
-            [Series("examples per second", rates, "s0")],
-            x_label="step",
-            zero=True,
-            marks=marks,
-        ),
-        line_chart(
-            "Step time",
-            [Series("milliseconds", times, "s3")],
-            x_label="step",
-            unit="ms",
-            zero=True,
-            marks=marks,
-        ),
+        _by_step(run, "Examples per second", rates, "s0", zero=True),
+        _by_step(run, "Step time", times, "s3", name="milliseconds", unit="ms", zero=True),
     ]
     return [chart for chart in charts if chart is not None]
 
@@ -104,29 +93,26 @@ def step_parts(run: LoggedRun, splits: Sequence[RankSplit]) -> tuple[Chart | Non
     >>> bars.rows, chart
     ((('rank 0 on a', '10 ms'),), None)
     """
+    samples = over_time(run)
     bars = bar_chart(
         "A step on each rank",
         [(rank_label(one.rank, one.host), one.split.parts) for one in splits],
         PART_NAMES,
-        unit="ms",
-        scale=1e3,
         words=duration,
     )
-    samples = [
-        (float(step), {part: 1e3 * seconds for part, seconds in split.parts.items()})
-        for step, split in over_time(run)
-    ]
-    present = {part for _, parts in samples for part in parts}
-    chart = area_chart(
+    points = {
+        part: [(step, 1e3 * split.parts[part]) for step, split in samples if part in split.parts]
+        for part in PART_NAMES
+    }
+    lines = line_chart(
         "A step over time",
-        samples,
-        {part: name for part, name in PART_NAMES.items() if part in present},
+        [Series(name, points[part], part) for part, name in PART_NAMES.items()],
         x_label="step",
         unit="ms, median of the ranks",
-        words=_milliseconds,
+        zero=True,
         marks=run.first.restarts,
     )
-    return bars, chart
+    return bars, lines if len(samples) > 1 else None
 
 
 def wait_bars(found: Sequence[Wait]) -> Chart | None:
@@ -139,8 +125,6 @@ def wait_bars(found: Sequence[Wait]) -> Chart | None:
         "Waiting for the other ranks",
         [(rank_label(wait.rank, wait.host), {"wait": wait.wait_seconds}) for wait in found],
         {"wait": "wait"},
-        unit="ms",
-        scale=1e3,
         words=duration,
     )
 
@@ -149,21 +133,20 @@ def efficiency_bars(points: Sequence[Point]) -> Chart | None:
     """Draws the efficiency of each run.
 
     >>> import pathlib
-    >>> efficiency_bars([Point(pathlib.Path("logs"), 4, 2, 64.0, 900.0, 3.0, 0.75, 7)]).rows
+    >>> from types import SimpleNamespace as Fake
+    >>> efficiency_bars([Point(pathlib.Path("logs"), Fake(replicas=4), 3.0, 0.75, 7)]).rows
     (('4 replicas (logs)', '75%'),)
     """
     return bar_chart(
         "Examples per second and replica, relative to the fewest replicas",
         [
             (
-                f"{count(point.replicas, 'replica')} ({point.directory})",
+                f"{count(point.line.replicas, 'replica')} ({point.directory})",
                 {"compute": point.efficiency},
             )
             for point in points
         ],
         {"compute": "efficiency"},
-        unit="%",
-        scale=100,
         words=percent,
         of="run",
     )
@@ -173,7 +156,7 @@ def optimizer(run: LoggedRun) -> list[Chart]:
     """Draws norm, trust ratios, compression error, loss scale and skipped steps, where logged.
 
     >>> from types import SimpleNamespace as Fake
-    >>> from tfdp.tools.report.log_lines import StepLine
+    >>> from tfdp.base.log_lines import StepLine
     >>> log = Fake(steps=(StepLine(0, 1, 0, 1, 8, 1.0, gradient_norm=2.0),), restarts=())
     >>> [chart.title for chart in optimizer(Fake(first=log))]
     ['Gradient norm']
@@ -187,24 +170,20 @@ def optimizer(run: LoggedRun) -> list[Chart]:
             total += step.skipped_steps
             skipped.append((step.step, float(total)))
     charts = [
-        _by_step(run, "Gradient norm", "gradient_norm", "s2", may_be_logarithmic=True),
-        line_chart(
+        _by_step(run, "Gradient norm", "gradient_norm", "s2", logarithmic_from=_WIDE),
+        _by_step(
+            run,
             "Trust ratios",
-            [Series("median of the layers", middle, "s3", band=ends)],
-            x_label="step",
-            may_be_logarithmic=True,
-            marks=run.first.restarts,
+            middle,
+            "s3",
+            name="median of the layers",
+            band=ends,
+            logarithmic_from=_WIDE,
             note="The band goes from the least to the largest of the layers.",
         ),
         _by_step(run, "Compression error", "compression_error", "s2", zero=True),
-        _by_step(run, "Loss scale", "loss_scale", "s1", may_be_logarithmic=True),
-        line_chart(
-            "Skipped steps so far",
-            [Series("skipped steps", skipped, "s1")],
-            x_label="step",
-            zero=True,
-            marks=run.first.restarts,
-        )
+        _by_step(run, "Loss scale", "loss_scale", "s1", logarithmic_from=_WIDE),
+        _by_step(run, "Skipped steps so far", skipped, "s1", name="skipped steps", zero=True)
         if total
         else None,
     ]
@@ -221,24 +200,27 @@ def rank_label(rank: int, host: str) -> str:
 
 
 def _by_step(
-    run: LoggedRun, title: str, attribute: str, style: str, **options: Any
+    run: LoggedRun,
+    title: str,
+    points: Points | str,
+    ink: str,
+    name: str = "",
+    band: Sequence[tuple[float, float]] | None = None,
+    **options: Any,
 ) -> Chart | None:
-    found = [(step.step, getattr(step, attribute)) for step in run.first.steps]
-    points = [(step, value) for step, value in found if value is not None]
-    name = title.removesuffix(" by step").lower()
-    marks = run.first.restarts
-    return line_chart(title, [Series(name, points, style)], x_label="step", marks=marks, **options)
+    """Returns one line over steps, of points or of a field of steps, with the restarts."""
+    if isinstance(points, str):
+        found = [(step.step, getattr(step, points)) for step in run.first.steps]
+        points = [(step, value) for step, value in found if value is not None]
+    series = [Series(name or title.removesuffix(" by step").lower(), points, ink, band=band)]
+    return line_chart(title, series, x_label="step", marks=run.first.restarts, **options)
 
 
-def _milliseconds(value: float | None) -> str:
-    return "–" if value is None else f"{number(value)} ms"
-
-
-def attempt_bars(attempts: Sequence[LoggedAttempt]) -> Chart | None:
+def attempt_bars(attempts: Sequence[AttemptLine]) -> Chart | None:
     """Draws how long each attempt took, and how it ended.
 
-    >>> from tfdp.tools.report.run_attempts import LoggedAttempt
-    >>> attempt_bars([LoggedAttempt(0, 4, 60, 1, 9, 137, "rank 3 of 4 failed first.")]).rows
+    >>> from tfdp.base.log_lines import AttemptLine
+    >>> attempt_bars([AttemptLine(0, 4, 60, 1, 9, 137, "rank 3 of 4 failed first.")]).rows
     (('1. 4 ranks, steps 1–9', '1 min 0 s'),)
     """
 
@@ -249,13 +231,12 @@ def attempt_bars(attempts: Sequence[LoggedAttempt]) -> Chart | None:
         "Attempts",
         [
             (
-                f"{number}. {count(one.ranks, 'rank')}, steps {one.steps}",
+                f"{number}. {count(one.ranks, 'rank')}, steps {steps_of(one)}",
                 {part(one.code): one.seconds},
             )
             for number, one in enumerate(attempts, 1)
         ],
         _ATTEMPT_NAMES,
-        unit="s",
         words=duration,
         of="attempt",
     )

@@ -7,13 +7,13 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 
+from tfdp.base.log_lines import StartLine, StepLine
 from tfdp.base.stragglers import LATE_SHARE, LEAST_SAMPLES, last_share
 from tfdp.base.words import count, duration, number, percent
-from tfdp.tools.prediction.advice import plans_in_words
+from tfdp.tools.prediction.ranking import plans_in_words
 from tfdp.tools.report.breakdown import RankSplit, rank_splits
 from tfdp.tools.report.late_ranks import Wait, straggler, stragglers, waits
 from tfdp.tools.report.log_directory import LoggedRun
-from tfdp.tools.report.log_lines import StartLine, StepLine
 from tfdp.tools.report.prediction_inputs import Recorded, recorded
 from tfdp.tools.report.summary import headline, skipped
 

@@ -1,77 +1,64 @@
-"""The replay of buckets and the time of a sum, against closed forms."""
+"""The step of a plan: buckets, sums and the slowest rank, against closed forms and draws."""
 
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdp import topology
 from tfdp.tools.prediction import ClusterModel, Normalized, Plan, Workload, even_tensors, predict
-from tfdp.tools.prediction.replay import replay
+from tfdp.tools.prediction.plans import replay, slowest
 from tfdp.tools.prediction.sending import COMPRESSIONS, Sum, sum_of
 from tfdp.tools.prediction.workload import GradientTensor, buckets
 
 SIZES = st.integers(10**5, 10**9)
-RANKS = st.integers(2, 4096)
+RANKS = st.integers(2, 48)
 LATENCIES = st.floats(0, 1e-2)
 RATES = st.floats(1e6, 1e11)
 
 
-@given(RANKS, SIZES, LATENCIES, RATES)
-def test_a_ring_takes_its_closed_form(ranks, elements, latency, rate):
-    """2(n-1) messages, and 2(n-1)/n of the bytes."""
-    links = topology.Links(latency, rate, latency, rate)
-    found = sum_of(
-        [GradientTensor((elements,))], ClusterModel(ranks, 1, links), "ring", COMPRESSIONS["none"]
-    )
-    expected = 2 * (ranks - 1) * latency + 2 * (ranks - 1) / ranks * 4 * elements / rate
-    assert found.seconds == pytest.approx(expected, rel=1e-6)
+def a_sum(name, elements, ranks, links, per_host=1):
+    """The sum of one gradient of so many numbers."""
+    on = ClusterModel(ranks, per_host, links)
+    return sum_of([GradientTensor((elements,))], on, name, COMPRESSIONS["none"])
 
 
+@pytest.mark.parametrize("name", ["ring", "direct"])
 @given(RANKS, SIZES, LATENCIES, RATES)
-def test_a_direct_sum_has_the_ring_s_bytes_in_two_steps(ranks, elements, latency, rate):
+def test_a_sum_takes_its_closed_form(name, ranks, elements, latency, rate):
+    """2(n-1)/n of the bytes, in 2(n-1) messages around a ring and in two directly."""
     links = topology.Links(latency, rate, latency, rate)
-    found = sum_of(
-        [GradientTensor((elements,))], ClusterModel(ranks, 1, links), "direct", COMPRESSIONS["none"]
-    )
-    expected = 2 * latency + 2 * (ranks - 1) / ranks * 4 * elements / rate
-    assert found.seconds == pytest.approx(expected, rel=1e-6)
+    messages = {"ring": 2 * (ranks - 1), "direct": 2}[name]
+    expected = messages * latency + 2 * (ranks - 1) / ranks * 4 * elements / rate
+    assert a_sum(name, elements, ranks, links).seconds == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize(("core", "seconds"), [(1e-10, 4e-3), (1e-8, 80e-3)])
 def test_a_core_moves_bytes_while_the_link_does(core, seconds):
     """4 MB to the other rank and from it: 4 ms of the link, and 8 MB for the core."""
     links = topology.Links(0, 1e9, 0, 1e9, core_seconds_per_byte=core)
-    found = sum_of(
-        [GradientTensor((10**6,))], ClusterModel(2, 1, links), "direct", COMPRESSIONS["none"]
-    )
-    assert found.seconds == pytest.approx(seconds)
-    assert found.busy_seconds == pytest.approx(seconds)
+    found = a_sum("direct", 10**6, 2, links)
+    assert (found.seconds, found.busy_seconds) == pytest.approx((seconds, seconds))
 
 
 def test_each_slice_of_a_buffer_starts_operations_of_its_own():
     """Direct, two ranks: a send and a receive in each of two steps, for four slices."""
-    links = topology.Links(0, 1e12, 0, 1e12, operation_seconds=1.0)
-    found = sum_of(
-        [GradientTensor((2**20,))], ClusterModel(2, 1, links), "direct", COMPRESSIONS["none"]
-    )
+    found = a_sum("direct", 2**20, 2, topology.Links(0, 1e12, 0, 1e12, operation_seconds=1.0))
     assert found.busy_seconds == pytest.approx(4 * 4)
     assert found.seconds == pytest.approx(4 + 3 / 4 * 16, rel=1e-3)
 
 
-def test_ranks_of_a_host_share_its_link():
-    """Direct: each of 8 ranks sends 8 others a 16th, twice, through one card."""
-    links = topology.Links(0, 1e12, 0, 1e9)
-    found = sum_of(
-        [GradientTensor((10**7,))], ClusterModel(16, 8, links), "direct", COMPRESSIONS["none"]
-    )
-    assert found.seconds == pytest.approx(2 * 8 * 8 / 16 * 4e7 / 1e9, rel=1e-2)
-    levels = sum_of(
-        [GradientTensor((10**7,))], ClusterModel(16, 8, links), "hierarchical", COMPRESSIONS["none"]
-    )
-    assert levels.seconds == pytest.approx(2 * 1 / 2 * 4e7 / 1e9, rel=1e-2)
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [("direct", 2 * 8 * 8 / 16), ("hierarchical", 2 * 1 / 2)],
+)
+def test_ranks_of_a_host_share_its_link(name, share):
+    """Directly each of 8 ranks sends 8 others a 16th, twice, through one card."""
+    found = a_sum(name, 10**7, 16, topology.Links(0, 1e12, 0, 1e9), per_host=8)
+    assert found.seconds == pytest.approx(share * 4e7 / 1e9, rel=1e-2)
 
 
 SUMS = st.lists(
@@ -313,3 +300,13 @@ def test_powersgd_sends_factors_of_a_model_of_which_the_size_is_all_that_is_know
     """Gradients of 500 x 500: four columns of 1000 numbers in place of 250,000."""
     found = predict(Plan("ring", 2**20, "powersgd"), work(), cluster(rate=1e7))
     assert found.communication_seconds == pytest.approx(1.5 * 16e6 * 4000 / 250_000 / 1e7, rel=0.1)
+
+
+@pytest.mark.parametrize(("ranks", "deviation"), [(2, 0.1), (16, 0.05), (256, 0.2)])
+def test_it_is_the_mean_of_drawn_maxima(ranks, deviation):
+    draws = np.random.default_rng(0).lognormal(0, deviation, (20_000, ranks))
+    assert slowest(ranks, deviation) == pytest.approx(draws.max(1).mean() / draws.mean(), rel=5e-3)
+
+
+def test_one_rank_waits_for_nobody():
+    assert slowest(1, 0.5) == 1.0
