@@ -18,9 +18,9 @@ the step runs.
 """
 
 from tfdp.partition.communicator import Collective, Communicator
+from tfdp.partition.explain.collective_order import Purposes, purposes
 from tfdp.partition.explain.explanation import Explanation, explain
 from tfdp.partition.explain.instrumentation import Instrumentation
-from tfdp.partition.explain.purposes import Purposes, purposes
 from tfdp.partition.finish.jit_compilation import compiled
 from tfdp.partition.finish.registration import Registered, host_of, on_device
 from tfdp.partition.layouts import (
