@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tfdp.base import bucketing
-from tfdp.base.recording import Watch
+from tfdp.base import bucketing, recording
 from tfdp.base.sharding import Sharding
 from tfdp.communication.collectives import reduce_scatter, slices, summable, two_level_sums
 from tfdp.communication.collectives.packing import packed, unpacked
@@ -65,7 +64,6 @@ class Reducer:
         values: Sequence[slices.Value],
         rank: int,
         merge_rows: bool = False,
-        watch: Watch | None = None,
         compress: Compress | None = None,
     ) -> list[slices.Value]:
         """Returns the sum of each value over all replicas, the same bits on each of them.
@@ -79,7 +77,6 @@ class Reducer:
           rank: The caller's rank.
           merge_rows: Whether slices may be summed by row before they travel; see
             `slices.all_reduce`.
-          watch: Is told of each bucket, and then of what travels alone.
           compress: Sums each bucket, and each value that is slices; None: they are sent as they
             are.
         """
@@ -105,10 +102,10 @@ class Reducer:
             summed = unpacked(compress(packed(tensors), transport), tensors)
             for index, tensor in zip(members, summed, strict=True):
                 results[index] = tensor
-            self._tell(watch, tensors, summed, functools.partial(self._bytes_sent, transport, rank))
+            self._tell(tensors, summed, functools.partial(self._bytes_sent, transport, rank))
         for index, transport in sparse.items():
             inputs, sums = [values[index].values], [results[index].values]
-            self._tell(watch, inputs, sums, functools.partial(self._bytes_sent, transport, rank))
+            self._tell(inputs, sums, functools.partial(self._bytes_sent, transport, rank))
         return results
 
     def bytes_sent(self, items: Sequence[bucketing.Item], rank: int) -> list[int]:
@@ -125,7 +122,6 @@ class Reducer:
         tensors: Sequence[tf.Tensor],
         payload_bytes: Sequence[int],
         rank: int,
-        watch: Watch | None = None,
     ) -> list[tf.Tensor]:
         """Returns the sum of each tensor as `compress` makes it, bucket by bucket.
 
@@ -134,7 +130,6 @@ class Reducer:
           tensors: What is to be summed; their shapes are known.
           payload_bytes: For each of them the bytes that stand for it: so buckets are filled.
           rank: The caller's rank.
-          watch: Is told of each bucket.
         """
         results = list(tensors)
         sized = zip(tensors, payload_bytes, strict=True)
@@ -144,22 +139,21 @@ class Reducer:
             for index, tensor in zip(members, summed, strict=True):
                 results[index] = tensor
             sent = functools.partial(self._bytes_sent, transport, rank)
-            self._tell(watch, [tensors[index] for index in members], summed, sent)
+            self._tell([tensors[index] for index in members], summed, sent)
         return results
 
     def _tell(
         self,
-        watch: Watch | None,
         inputs: Sequence[tf.Tensor],
         sums: Sequence[tf.Tensor],
         sent: Callable[[], int | tf.Tensor],
     ) -> None:
-        """Tells of a bucket what it has sent: a watch, and who counts."""
-        if watch is not None or self.sent.is_asked:
-            found = sent()
-            self.sent.note(found)
-            if watch is not None:
-                watch.bucket(inputs, sums, found)
+        """Tells of a bucket what it has sent: the step's recording, and who counts."""
+        if self.sent.is_asked:
+            self.sent.note(sent())
+        tap = recording.current()
+        if tap is not None:
+            tap.bucket(inputs, sums, sent)
 
     def sum_parts(
         self, tensors: Sequence[tf.Tensor], cuts: Sequence[Sharding], rank: int
@@ -198,7 +192,6 @@ class Reducer:
         tensors: Sequence[tf.Tensor],
         distances: Sequence[int],
         rank: int,
-        watch: Watch | None = None,
     ) -> list[tf.Tensor]:
         """Returns the sum of the caller's tensors and of those of its neighbours.
 
@@ -209,7 +202,6 @@ class Reducer:
           tensors: What is to be summed; their shapes are known.
           distances: The caller's rank minus a neighbour's, modulo their number.
           rank: The caller's rank.
-          watch: Is told of each bucket.
         """
         count = self._engine.world_size
         exchange = Exchange(
@@ -228,7 +220,7 @@ class Reducer:
             for index, tensor in zip(members, sums, strict=True):
                 results[index] = tensor
             sent = functools.partial(int, _bytes(bucket) * len(distances))
-            self._tell(watch, own, sums, sent)
+            self._tell(own, sums, sent)
         return results
 
     def broadcast(self, value: tf.Tensor, rank: int) -> tf.Tensor:
