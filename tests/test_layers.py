@@ -275,6 +275,32 @@ def without_docstring(path):
             yield name
 
 
+def handed_on(init):
+    """The names that a package takes from its modules to hand them on, if none is for users."""
+    tree = parsed(init)
+    inside = ".".join(init.parent.relative_to(PACKAGE.parent).parts)
+    imported = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    if any(ast.unparse(node).startswith("__all__") for node in tree.body):
+        return
+    for node in imported:
+        if node.module.startswith(f"{inside}."):
+            yield from (f"{inside}.{alias.asname or alias.name}" for alias in node.names)
+
+
+def test_what_a_package_hands_on_is_taken_from_it():
+    paths = [*SHIPPED_OR_NOT, *sorted((PACKAGE.parent / "tests").rglob("*.py"))]
+    taken = {name for path in paths for name in imports(path)}
+    for path in paths:
+        by_last = {name.rpartition(".")[2]: name for name in imports(path)}
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.Attribute):
+                first, _, rest = ast.unparse(node).partition(".")
+                taken.add(f"{by_last.get(first, first)}.{rest}")
+    given = {name for path in MODULES if path.name == "__init__.py" for name in handed_on(path)}
+    assert len(given) > 30
+    assert not sorted(given - taken)
+
+
 def children(folder):
     """For each file and folder within a folder what else there it imports, at run time.
 

@@ -73,7 +73,7 @@ class ProgramBuilder:
       entries: Batches of which it is known only when the step runs how many each replica has.
       keeps_whole: Whether what is kept in optionals is whole, for what branches keep in the same
         ones could not be told apart.
-      regions: By the number of each `per_replica_region.LocalRegion` how its rows are cut; None:
+      regions: By the number of each `marks.PerReplicaRegion` how its rows are cut; None:
         not.
     """
 

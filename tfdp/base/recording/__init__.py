@@ -15,16 +15,3 @@ from tfdp.base.recording.tap import (
     trust_ratio_observer,
     watching_buckets,
 )
-
-__all__ = [
-    "Reading",
-    "Recorder",
-    "Tap",
-    "copies_of",
-    "current",
-    "meeting",
-    "tapped",
-    "taps_of",
-    "trust_ratio_observer",
-    "watching_buckets",
-]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,14 @@ import tensorflow as tf
 from tfdp.partition.emit.writer import Called, Output, Writer
 
 Operand = Any  # an `Output`, or a Python number that becomes a constant of the other's dtype
+
+
+def _binary(type_: str, **attrs: Any) -> Callable[[Arithmetic, Operand, Operand], Output]:
+    def write(self: Arithmetic, a: Operand, b: Operand) -> Output:
+        a, b = self._pair(a, b)
+        return self._node(type_, [a, b], T=a.dtype, **attrs)
+
+    return write
 
 
 class Arithmetic:
@@ -35,49 +43,16 @@ class Arithmetic:
         a, b = (x if isinstance(x, Output) else self.constant(x, dtype) for x in (a, b))
         return a, b
 
-    def _binary(self, type_: str, a: Operand, b: Operand, **attrs: Any) -> Output:
-        a, b = self._pair(a, b)
-        return self._node(type_, [a, b], T=a.dtype, **attrs)
-
-    def add(self, a: Operand, b: Operand) -> Output:
-        """Returns a + b."""
-        return self._binary("AddV2", a, b)
-
-    def subtract(self, a: Operand, b: Operand) -> Output:
-        """Returns a - b."""
-        return self._binary("Sub", a, b)
-
-    def multiply(self, a: Operand, b: Operand) -> Output:
-        """Returns a * b."""
-        return self._binary("Mul", a, b)
-
-    def divide(self, a: Operand, b: Operand) -> Output:
-        """Returns a / b, for floats."""
-        return self._binary("RealDiv", a, b)
-
-    def floor_divide(self, a: Operand, b: Operand) -> Output:
-        """Returns a // b."""
-        return self._binary("FloorDiv", a, b)
-
-    def modulo(self, a: Operand, b: Operand) -> Output:
-        """Returns a % b."""
-        return self._binary("FloorMod", a, b)
-
-    def maximum(self, a: Operand, b: Operand) -> Output:
-        """Returns the larger of both."""
-        return self._binary("Maximum", a, b)
-
-    def minimum(self, a: Operand, b: Operand) -> Output:
-        """Returns the smaller of both."""
-        return self._binary("Minimum", a, b)
-
-    def equal(self, a: Operand, b: Operand) -> Output:
-        """Returns whether a == b."""
-        return self._binary("Equal", a, b, incompatible_shape_error=True)
-
-    def greater(self, a: Operand, b: Operand) -> Output:
-        """Returns whether a > b."""
-        return self._binary("Greater", a, b)
+    add = _binary("AddV2")
+    subtract = _binary("Sub")
+    multiply = _binary("Mul")
+    divide = _binary("RealDiv")  # of floats
+    floor_divide = _binary("FloorDiv")
+    modulo = _binary("FloorMod")
+    maximum = _binary("Maximum")
+    minimum = _binary("Minimum")
+    equal = _binary("Equal", incompatible_shape_error=True)
+    greater = _binary("Greater")
 
     def within(self, a: Operand, begin: Operand, end: Operand) -> Output:
         """Returns whether begin <= a < end."""
