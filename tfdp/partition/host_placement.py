@@ -104,7 +104,7 @@ def move(function: FunctionDef, sizes: Collection[str]) -> None:
             known.add(node.name)
             if _is_fixed(node, constants | fixed):
                 fixed[node.name] = node
-            elif _is_in_a_gpus_memory(node):
+            elif node.op in _ON_GPU or any(dtype == tf.int64 for *_, dtype in outputs_of(node)):
                 moved.append(node)
         elif _is_cast(node, known) and not _is_fixed(node, constants | fixed):
             casts.setdefault(node.input[0], []).append(node)
@@ -180,10 +180,6 @@ def _is_cast(node: NodeDef, known: Collection[str]) -> bool:
         and all(each.partition(":")[0] in known for each in node.input)
         and tf.as_dtype(node.attr["DstT"].type).is_floating
     )
-
-
-def _is_in_a_gpus_memory(node: NodeDef) -> bool:
-    return node.op in _ON_GPU or any(dtype == tf.int64 for _, _, dtype in outputs_of(node))
 
 
 def _is_arithmetic(node: NodeDef, known: Collection[str]) -> bool:

@@ -301,7 +301,9 @@ class ProgramBuilder:
         self.report.exchanged.append(
             Exchanged(
                 kind=kind,
-                contents=contents or [Content.of(each) for each in _travelling(kind, inputs)],
+                # A gather takes the numbers of rows besides.
+                contents=contents
+                or [Content.of(each) for each in (inputs[:1] if kind == "gather" else inputs)],
                 bytes_sent=collective.sent,
                 operation=op.type if op else "",
                 line=op.line() if op else "",
@@ -388,8 +390,3 @@ def _outwards(writer: Writer) -> Iterator[Writer]:
     while at is not None:
         yield at
         at = at.outer
-
-
-def _travelling(kind: str, inputs: Sequence[Output]) -> Sequence[Output]:
-    """Returns the inputs of a collective without the numbers of rows, which a gather takes."""
-    return inputs[:1] if kind == "gather" else inputs

@@ -248,6 +248,15 @@ def attrs_of_compiled(function: FunctionDef) -> dict[str, Any]:
     }
 
 
+def called(node: NodeDef) -> Iterator[str]:
+    """Yields the names of the functions that an operation calls."""
+    for attr in node.attr.values():
+        if attr.WhichOneof("value") == "func":
+            yield attr.func.name
+        for each in attr.list.func:
+            yield each.name
+
+
 def attr_value(value: Any) -> AttrValue:
     """Returns the message of an attribute's value.
 

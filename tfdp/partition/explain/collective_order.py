@@ -11,10 +11,10 @@ BatchNormalization sums, and one update may come after another. What needs a buc
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from typing import NamedTuple
 
-from tfdp.partition._tensorflow import NodeDef
+from tfdp.partition.emit.writer import called
 from tfdp.partition.partitioning import ReplicaProgram
 from tfdp.partition.program_record import Exchanged
 from tfdp.partition.rules.variables import ASSIGNMENTS, SCATTERS, WRITES
@@ -76,13 +76,13 @@ class CollectiveOrder:
             if node.op in _WRITES and not trained.isdisjoint(taken):
                 self.updates.append(needed | waited | around)
             inner = "loop" if node.op == "While" or within == "loop" else "branch"
-            for called in _called(node):
-                if called in self._functions:
+            for function in called(node):
+                if function in self._functions:
                     # What chooses a branch is not given to it.
                     given_to = taken[1:] if node.op in ("If", "Case") else taken
-                    pairs = zip(self._arguments(called), given_to, strict=False)
+                    pairs = zip(self._arguments(function), given_to, strict=False)
                     handles = {argument for argument, each in pairs if each in trained}
-                    own |= self._visit(called, needed | around, inner, handles)
+                    own |= self._visit(function, needed | around, inner, handles)
             if own:
                 holders.add(node.name)
             else:  # collectives begin one after the other, whether they need each other or not
@@ -152,13 +152,3 @@ def members(collectives: int) -> list[int]:
     [0, 2, 3]
     """
     return [number for number in range(collectives.bit_length()) if collectives >> number & 1]
-
-
-def _called(node: NodeDef) -> Iterator[str]:
-    """Yields the names of the functions that an operation's attributes hold."""
-    for key in sorted(node.attr):
-        value = node.attr[key]
-        if value.WhichOneof("value") == "func":
-            yield value.func.name
-        elif value.WhichOneof("value") == "list":
-            yield from (each.name for each in value.list.func)
