@@ -29,6 +29,11 @@ LAYERS = {
     "tools": 8,  # nothing that trains imports them
 }
 
+# Nothing for users: what a name says needs no docstring there. What is exported has one all the
+# same: see `test_examples`.
+INNER = ("tfdp/base/", "tfdp/partition/", "tfdp/callbacks/checkpoint/")
+NAMED_IN_GUIDES = "tfdp/partition/explain/explanation.py"
+
 # These import the package's lazy surface (`import tfdp`) as a user would.
 USERS = {"tools"}
 
@@ -261,7 +266,10 @@ def test_no_module_is_longer_than_a_reader_can_hold(paths):
 
 @with_benchmarks
 def test_every_public_name_has_a_docstring(paths):
-    assert not [f"{relative(path)}: {name}" for path in paths for name in without_docstring(path)]
+    missing = {f"{relative(path)}: {name}" for path in paths for name in without_docstring(path)}
+    said = (name for name in missing if not name.endswith(": the module"))
+    missing -= {each for each in said if each.startswith(INNER) and NAMED_IN_GUIDES not in each}
+    assert not missing
 
 
 def without_docstring(path):

@@ -54,9 +54,6 @@ class Flattened:
     Calls that are compiled or differentiated apart are taken apart, too: what one device computes
     is the same.
 
-    Args:
-      graph: The function.
-
     Attributes:
       arguments: The task whose results are the function's arguments.
       tasks: The operations that outputs or effects need, in the order of the trace.

@@ -32,8 +32,6 @@ _MOST_ASKING = 4
 
 
 class OperationScheduler:
-    """The order in which operations are written."""
-
     def __init__(self, walk: Propagation, tasks: Sequence[Task], returned: Sequence[Wire]) -> None:
         self._walk, self._tasks = walk, {task.number: task for task in tasks}
         self._returned = returned if walk.writer.outer is None else ()

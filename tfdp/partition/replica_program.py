@@ -115,7 +115,6 @@ class ProgramBuilder:
 
     @property
     def num_replicas(self) -> int:
-        """The number of replicas in all processes."""
         return self.communicator.num_replicas
 
     def external(self, tensors: Sequence[tf.Tensor]) -> Output:

@@ -43,7 +43,6 @@ class Buffer:
 
     @property
     def handle(self) -> tf.Tensor:
-        """The resource."""
         if self._handle is not None:
             return self._handle
         with tf.device(self.device):
@@ -58,27 +57,23 @@ class Buffer:
         return named
 
     def set(self, value: Any) -> None:
-        """Replaces the value, eagerly or in a graph."""
         with tf.device(self.device):
             value = tf.cast(tf.convert_to_tensor(value), self._dtype)
             tf.raw_ops.AssignVariableOp(resource=self.handle, value=value)
 
     def put(self, index: int, value: tf.Tensor) -> None:
-        """Replaces one element."""
         with tf.device(self.device):
             tf.raw_ops.ResourceScatterNdUpdate(
                 ref=self.handle, indices=[[index]], updates=[tf.cast(value, self._dtype)]
             )
 
     def add(self, index: int, value: Any) -> None:
-        """Adds to one element."""
         with tf.device(self.device):
             tf.raw_ops.ResourceScatterNdAdd(
                 ref=self.handle, indices=[[index]], updates=[tf.cast(value, self._dtype)]
             )
 
     def read(self) -> tf.Tensor:
-        """Returns the value."""
         with tf.device(self.device):
             return tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self._dtype)
 

@@ -100,7 +100,6 @@ class Writer:
         return self._arguments
 
     def argument(self, name: str, dtype: tf.DType) -> Output:
-        """Adds an argument."""
         self._arguments.append(self._argument(name, dtype))
         return self._arguments[-1]
 
