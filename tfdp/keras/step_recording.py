@@ -72,7 +72,7 @@ def update(gradients: list[Value | None]) -> list[Value | None]:
     if tap is None:
         return gradients
     tap.add("updates", 1)
-    # The bits of a gradient are asked for, which a replica's summand of it has not.
+    # The bits of a gradient are asked for: a partial one, a replica's, has not those of the sum.
     return [
         tf.raw_ops.Bitcast(input=each, type=each.dtype) if isinstance(each, tf.Tensor) else each
         for each in gradients
