@@ -14,8 +14,8 @@ import tensorflow as tf
 import tfdp
 from benchmarks import partitioners_programs
 from benchmarks.gathers import LENGTH, REPLICAS, Sent
-from tfdp.partition import Batch, ReplicaProgram, purposes
-from tfdp.partition.explain.dependencies import Dependencies, Position
+from tfdp.partition import Batch, Exchanged, ReplicaProgram, purposes
+from tfdp.partition.explain.collective_order import CollectiveOrder
 from tfdp.partition.sizes import evaluated
 from tfdp.strategy.programs.program_trace import ProgramTrace
 
@@ -74,15 +74,15 @@ def _beyond_gradients(
         if each.kind != "gather"
     ]
     lengths = dict.fromkeys(program.batches, LENGTH)
-    for position in Dependencies(program).collectives:
-        if id(position.exchanged) not in gradients:
-            yield _sent(name, position, lengths)
+    order = CollectiveOrder(program)
+    for exchanged, within in zip(order.collectives, order.within, strict=True):
+        if id(exchanged) not in gradients:
+            yield _sent(name, exchanged, within, lengths)
 
 
-def _sent(name: str, position: Position, lengths: dict[Batch, int]) -> Sent:
-    exchanged = position.exchanged
+def _sent(name: str, exchanged: Exchanged, within: str, lengths: dict[Batch, int]) -> Sent:
     size = None if exchanged.size_bytes is None else evaluated(exchanged.size_bytes, lengths)
     known = size if isinstance(size, int) else None
     why = re.sub(r" at \S+:\d+, in \w+", "", exchanged.why)
     asked = why if why.startswith(exchanged.operation) else f"{exchanged.operation}: {why}"
-    return Sent(name, exchanged.kind, asked, known, position.within == "loop")
+    return Sent(name, exchanged.kind, asked, known, within == "loop")

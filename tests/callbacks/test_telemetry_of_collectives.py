@@ -142,6 +142,27 @@ def test_a_model_trains_with_it_as_without(tmp_path, optimizer):
     assert len({json.dumps(step["collectives"]) for step in steps}) == 1
 
 
+def test_rows_of_a_table_that_repeat_train_with_it_as_without(tmp_path):
+    """Adam squares the gradient of each occurrence of a row by itself, as on one device."""
+
+    def build():
+        model = keras.Sequential([keras.layers.Embedding(3, 2), keras.layers.GlobalMaxPooling1D()])
+        model.compile(keras.optimizers.Adam(0.1), "mse")
+        model.build([None, 4])
+        return model
+
+    ids, targets = np.arange(24).reshape(6, 4) % 3, np.ones([6, 2], "float32")
+
+    def weights(replicas, callbacks):
+        model = harness.build_in_scope(build, replicas)
+        model.fit(ids, targets, batch_size=6, epochs=3, verbose=0, callbacks=callbacks)
+        return model.get_weights()[0]
+
+    found = weights(2, [tfdp.callbacks.Telemetry(tmp_path, 1)])
+    np.testing.assert_allclose(found, weights(2, []), rtol=1e-5)
+    np.testing.assert_allclose(found, weights(None, []), rtol=1e-5)
+
+
 def test_a_batch_that_is_given_whole_is_counted():
     model = harness.build_in_scope(harness.dense_model, 2)
     recorder = tfdp.base.recording.Recorder(model.distribute_strategy.extended.worker_devices)

@@ -31,9 +31,6 @@ def visible(environ: Mapping[str, str] = os.environ) -> list[str]:
     Like CUDA, it stops at the first of the names that the user has set which is no GPU.
 
     Cost: a run of `nvidia-smi`, up to a second, on hosts that have it.
-
-    Args:
-      environ: The environment of the process.
     """
     listed = _listed(environ)
     if not listed or VISIBLE not in environ:
@@ -74,9 +71,6 @@ def memory(environ: Mapping[str, str] = os.environ) -> dict[str, tuple[float, fl
     """Returns by UUID the free memory of the host's GPUs, and all of it, in MiB.
 
     Cost: a run of `nvidia-smi`, up to a second, on hosts that have it.
-
-    Args:
-      environ: The environment of the process.
     """
     asked = "--query-gpu=uuid,memory.free,memory.total", "--format=csv,noheader,nounits"
     found = {}

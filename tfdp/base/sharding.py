@@ -36,7 +36,7 @@ class Sharding:
         (2, 2)
         """
         sizes = list(self.shape)
-        sizes[self.axis] = self._counts()[rank]
+        sizes[self.axis] = self.bounds[rank + 1] - self.bounds[rank]
         return tuple(sizes)
 
     def size(self, rank: int) -> int:
@@ -54,9 +54,6 @@ class Sharding:
         (slice(None, None, None), slice(2, 3, None))
         """
         return (*[slice(None)] * self.axis, slice(self.bounds[rank], self.bounds[rank + 1]))
-
-    def _counts(self) -> list[int]:
-        return [end - begin for begin, end in itertools.pairwise(self.bounds)]
 
 
 class EvenSharding:

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-_OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
+# The folder of the package.
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # Frames of these files are left out where tfdp has called them.
 _BETWEEN = re.compile(
     rf"{re.escape(contextlib.__file__)}$|{os.sep}tensorflow{os.sep}python{os.sep}"

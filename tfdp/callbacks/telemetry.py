@@ -16,12 +16,11 @@ from tfdp.base.log_lines import FORMAT
 from tfdp.base.recording import Recorder
 from tfdp.base.stragglers import LEAST_SAMPLES, stragglers
 from tfdp.callbacks.checkpoint.place import AbstractPlace
-from tfdp.callbacks.compiled_clock import CompiledClock
 from tfdp.callbacks.log_files import LogFiles
 from tfdp.callbacks.loss_scale import applied_steps
 from tfdp.callbacks.manifest import write_manifest
 from tfdp.callbacks.run_facts import described, host_name, steps_before
-from tfdp.callbacks.step_clock import StepClock
+from tfdp.callbacks.step_clock import CompiledClock, StepClock
 from tfdp.cluster import run_status
 from tfdp.communication.replicas import ProcessGroup, compiler_of, processes_of, replicas_of
 
@@ -154,7 +153,14 @@ class Telemetry(keras.callbacks.Callback):
             run_status.mark_log_dir(self.log_dir)
             write_manifest(self.log_dir / "manifest.json", model=self.model, data=self._data)
         self._data = None  # it may be large
-        self._files.line("start", **self._start())
+        self._files.line(
+            "start",
+            format=FORMAT,
+            rank=self._rank,
+            world_size=self._world_size,
+            sample_every=self.sample_every,
+            **described(self.model, self.params),
+        )
         self._is_training = True
         self._began = time.perf_counter()
         self._step: int | None = None
@@ -302,17 +308,6 @@ class Telemetry(keras.callbacks.Callback):
                     1e3 * found.late_seconds,
                     found.samples,
                 )
-
-    # ---- the beginning
-
-    def _start(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "rank": self._rank,
-            "world_size": self._world_size,
-            "sample_every": self.sample_every,
-            **described(self.model, self.params),
-        }
 
     def _attached(self, strategy: Any) -> Recorder:
         """Returns the model's recorder, and makes a train function that writes to it."""

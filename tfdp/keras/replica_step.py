@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.base.recording import Watch, meeting
+from tfdp.base.recording import meeting
 from tfdp.communication.replicas import Replicas, Trace, Value, one_device
 from tfdp.keras._tensorflow import strategy_of_context, thread_mode
 
@@ -147,13 +147,12 @@ class ReplicaStep:
     def sum_without_gradient(
         self,
         values: Sequence[Value],
-        watch: Watch | None = None,
         compress: bool = False,
     ) -> list[Value]:
         """Sums values over the replicas without a gradient: see `Replicas.sum_without_gradient`."""
         if self.num_replicas == 1 or not values:
             return list(values)
-        return self.replicas.sum_without_gradient(values, watch=watch, compress=compress)
+        return self.replicas.sum_without_gradient(values, compress=compress)
 
 
 def current() -> ReplicaStep | None:

@@ -1,37 +1,82 @@
-"""The recording of Keras' step, if a recorder is attached to the model: see `base.recording`."""
+"""The recording of Keras' step, if a recorder is attached to the model: see `base.recording`.
+
+What a program's collectives send is recorded by watches in the program: see
+`strategy.programs.traffic_recording`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from tfdp.base import recording
 from tfdp.communication.collectives import slices
-from tfdp.communication.replicas import Value
+from tfdp.communication.replicas import BatchShard, Value, of_replica
 from tfdp.optimizers.trust_ratio import square_norm
 
 
-@contextlib.contextmanager
-def watching_buckets(
-    of_update: bool = True, timed: bool = True
-) -> Iterator[recording.BucketWatch | None]:
-    """Records the buckets of the gradients' sum that is made within the context.
+def traced(
+    recorder: recording.Recorder | None, step_function: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Returns a step that is traced once for all replicas, in which others may record.
+
+    What the trace writes into the first replica's buffers, each replica writes into its own.
+    """
+    if recorder is None:
+        return step_function
+
+    @functools.wraps(step_function)
+    def step(data: Any) -> Any:
+        with recording.tapped(recording.Tap(recorder, 0)):
+            return step_function(data)
+
+    return step
+
+
+def called(recorder: recording.Recorder | None, model: Any, data: Any) -> None:
+    """Records a step that is one program, before it, and each local replica's wait for input.
 
     Args:
-      of_update: Whether the sum counts as an update.
-      timed: Whether the step waits for the sum, and how long is recorded.
+      recorder: The model's recorder; None if nothing is to be recorded.
+      model: The model that is trained.
+      data: The local replicas' shares, a `BatchShard`; or a whole batch.
+    """
+    rows = data.rows if isinstance(data, BatchShard) else data
+    for index, tap in enumerate(recording.taps_of(recorder)):
+        tap.add("steps", 1)
+        own = tf.nest.map_structure(functools.partial(of_replica, index), rows)
+        leaves = tf.nest.flatten(own, expand_composites=True)
+        tensors = [leaf for leaf in leaves if tf.is_tensor(leaf)]
+        if isinstance(data, BatchShard):
+            tap.add("examples", of_replica(index, data.place)[3])
+        elif tensors:
+            tap.add("examples", tf.shape(tensors[0])[0])
+        # With several steps per execution the next batch is asked for before the step begins, and
+        # eagerly before any operation of the step.
+        if model.steps_per_execution == 1 and not tf.executing_eagerly():
+            tap.add("input_seconds", tap.instant(tensors) - tap.beginning())
 
-    Yields:
-      The watch to be told of the buckets; None if nothing is recorded.
+
+def update(gradients: list[Value | None]) -> list[Value | None]:
+    """Records an update by gradients, in a trace for all replicas.
+
+    Returns:
+      What is to be used in their place: if something records, dense ones are summed here, and not
+      after they were scaled, as their norm needs the sums. They are sent once then.
     """
     tap = recording.current()
-    watch = None if tap is None else recording.BucketWatch(tap, timed)
-    yield watch
-    if watch is not None:
-        watch.finish(of_update)
+    if tap is None:
+        return gradients
+    tap.add("updates", 1)
+    # The bits of a gradient are asked for: a partial one, a replica's, has not those of the sum.
+    return [
+        tf.raw_ops.Bitcast(input=each, type=each.dtype) if isinstance(each, tf.Tensor) else each
+        for each in gradients
+    ]
 
 
 def updates(made: tf.Tensor) -> None:
@@ -39,11 +84,6 @@ def updates(made: tf.Tensor) -> None:
     tap = recording.current()
     if tap is not None:
         tap.add("updates", tf.cast(made, tf.float64))
-
-
-def is_on() -> bool:
-    """Returns whether the step that is traced is recorded."""
-    return recording.current() is not None
 
 
 def trust_ratios(variables: int) -> contextlib.AbstractContextManager[None]:
@@ -56,13 +96,8 @@ def gradient_norm(gradients: Sequence[Value | None]) -> None:
     """Records the global norm of an update's gradients, if the step is a sample."""
     tap = recording.current()
     given = [gradient for gradient in gradients if gradient is not None]
-    if tap is None or not given:
-        return
-
-    def square_norm() -> tf.Tensor:
-        return tf.add_n([_square_norm(gradient) for gradient in given])
-
-    tap.add_square_norm(square_norm)
+    if tap is not None and given:
+        tap.add_square_norm(functools.partial(_square_norm, given))
 
 
 def compression_error(lost: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]) -> None:
@@ -76,16 +111,13 @@ def compression_error(lost: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor])
     if tap is None:
         return
     for name, tensors in (("square_errors", lost), ("square_gradients", gradients)):
-        norms = functools.partial(_sum_of_square_norms, tensors)
-        tap.add(name, tap.if_sampled(norms))
+        tap.add(name, tap.if_sampled(functools.partial(_square_norm, tensors)))
 
 
-def _sum_of_square_norms(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    return tf.add_n([_square_norm(tensor) for tensor in tensors])
-
-
-def _square_norm(gradient: Value) -> tf.Tensor:
-    """Returns the squared norm of a gradient, a float64 scalar; repeated rows are added first."""
-    if isinstance(gradient, tf.IndexedSlices):
-        gradient = slices.merged(gradient).values
-    return tf.cast(square_norm(gradient), tf.float64)
+def _square_norm(gradients: Sequence[Value]) -> tf.Tensor:
+    """Returns the squared norm of gradients, a float64 scalar; repeated rows are added first."""
+    dense = [
+        slices.merged(each).values if isinstance(each, tf.IndexedSlices) else each
+        for each in gradients
+    ]
+    return tf.add_n([tf.cast(square_norm(each), tf.float64) for each in dense])

@@ -17,10 +17,10 @@ the step runs.
     what is recorded while it runs           explain/
 """
 
-from tfdp.partition.communicator import Collective, Communicator
+from tfdp.partition.communicator import Collective
+from tfdp.partition.explain.collective_order import purposes
 from tfdp.partition.explain.explanation import Explanation, explain
 from tfdp.partition.explain.instrumentation import Instrumentation
-from tfdp.partition.explain.purposes import Purposes, purposes
 from tfdp.partition.finish.jit_compilation import compiled
 from tfdp.partition.finish.registration import Registered, host_of, on_device
 from tfdp.partition.layouts import (
@@ -28,52 +28,12 @@ from tfdp.partition.layouts import (
     PARTIAL,
     REPLICATED,
     Layout,
-    Listed,
-    Local,
-    Partial,
-    Replicated,
     Sharded,
     layout_of_parts,
 )
-from tfdp.partition.marks import normalization, part_of_sum
+from tfdp.partition.marks import PerReplicaRegion, normalization, part_of_sum
 from tfdp.partition.partitioning import ReplicaProgram, partition
-from tfdp.partition.per_replica_region import PerReplicaRegion
 from tfdp.partition.program_record import Exchanged, ProgramRecord
 from tfdp.partition.program_text import operations_of, text_of
 from tfdp.partition.sizes import Batch
 from tfdp.partition.source import lines_named
-
-__all__ = [
-    "LOCAL",
-    "PARTIAL",
-    "REPLICATED",
-    "Batch",
-    "Collective",
-    "Communicator",
-    "Exchanged",
-    "Explanation",
-    "Instrumentation",
-    "Layout",
-    "Listed",
-    "Local",
-    "Partial",
-    "PerReplicaRegion",
-    "ProgramRecord",
-    "Purposes",
-    "Registered",
-    "ReplicaProgram",
-    "Replicated",
-    "Sharded",
-    "compiled",
-    "explain",
-    "host_of",
-    "layout_of_parts",
-    "lines_named",
-    "normalization",
-    "on_device",
-    "operations_of",
-    "part_of_sum",
-    "partition",
-    "purposes",
-    "text_of",
-]

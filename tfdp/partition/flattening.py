@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from tfdp.partition.marks import part_asked_for
+from tfdp.partition.marks import BORDER, border, part_asked_for
 from tfdp.partition.per_replica_call import per_replica_call_of
-from tfdp.partition.per_replica_region import BORDER, border
 from tfdp.partition.source import SourceGraph, SourceOp, SourceTensor
 from tfdp.partition.tensors import Tensor
 
@@ -54,9 +53,6 @@ class Flattened:
 
     Calls that are compiled or differentiated apart are taken apart, too: what one device computes
     is the same.
-
-    Args:
-      graph: The function.
 
     Attributes:
       arguments: The task whose results are the function's arguments.

@@ -77,7 +77,7 @@ _BESIDE_GPU = {
 }
 
 
-def move(function: FunctionDef, sizes: Collection[str]) -> dict[str, str]:
+def move(function: FunctionDef, sizes: Collection[str]) -> None:
     """Writes equal sizes of a function once, and puts operations on the host.
 
     Those that wait for other operations stay where they are: the host would wait, too. So does what
@@ -87,11 +87,8 @@ def move(function: FunctionDef, sizes: Collection[str]) -> dict[str, str]:
     Args:
       function: The function.
       sizes: The arguments that are sizes, by their names.
-
-    Returns:
-      By the names of what is left out those of the operations that stand for it.
     """
-    instead = _merge(function, sizes)
+    _merge(function, sizes)
     known = set(sizes)
     constants: dict[str, NodeDef] = {}
     fixed: dict[str, NodeDef] = {}  # what is made of constants alone
@@ -107,7 +104,7 @@ def move(function: FunctionDef, sizes: Collection[str]) -> dict[str, str]:
             known.add(node.name)
             if _is_fixed(node, constants | fixed):
                 fixed[node.name] = node
-            elif _is_in_a_gpus_memory(node):
+            elif node.op in _ON_GPU or any(dtype == tf.int64 for *_, dtype in outputs_of(node)):
                 moved.append(node)
         elif _is_cast(node, known) and not _is_fixed(node, constants | fixed):
             casts.setdefault(node.input[0], []).append(node)
@@ -132,10 +129,9 @@ def move(function: FunctionDef, sizes: Collection[str]) -> dict[str, str]:
         nodes = [*of_host.values(), *function.node_def]  # what is needed comes first
         del function.node_def[:]
         function.node_def.extend(nodes)
-    return instead
 
 
-def _merge(function: FunctionDef, sizes: Collection[str]) -> dict[str, str]:
+def _merge(function: FunctionDef, sizes: Collection[str]) -> None:
     """Leaves out what computes the same of sizes as an operation before it."""
     known, instead = set(sizes), dict[str, str]()
     firsts: dict[bytes, str] = {}
@@ -163,7 +159,6 @@ def _merge(function: FunctionDef, sizes: Collection[str]) -> dict[str, str]:
     for returned in (function.ret, function.control_ret):
         for key, each in list(returned.items()):
             returned[key] = _renamed(each, instead)
-    return instead
 
 
 def _renamed(name: str, instead: Mapping[str, str]) -> str:
@@ -185,10 +180,6 @@ def _is_cast(node: NodeDef, known: Collection[str]) -> bool:
         and all(each.partition(":")[0] in known for each in node.input)
         and tf.as_dtype(node.attr["DstT"].type).is_floating
     )
-
-
-def _is_in_a_gpus_memory(node: NodeDef) -> bool:
-    return node.op in _ON_GPU or any(dtype == tf.int64 for _, _, dtype in outputs_of(node))
 
 
 def _is_arithmetic(node: NodeDef, known: Collection[str]) -> bool:

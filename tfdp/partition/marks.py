@@ -1,22 +1,127 @@
 """Marks in a traced program: operations that give what they get, and say what replicas make of it.
 
-They have the type of the borders of regions, which TensorFlow's optimizers keep. What needs no more
-than to be found again is marked by its name.
+They have a type that TensorFlow's optimizers keep. What needs no more than to be found again is
+marked by its name.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
 from tfdp.base.sharding import Sharding
 from tfdp.partition.layouts import Sharded
-from tfdp.partition.per_replica_region import BORDER
 from tfdp.partition.sizes import fixed_cut
 
+# The type of operation that is a mark, and how its text begins: of a region's border, of a part.
+BORDER = "PreventGradient"
+_MARK = "tfdp border: "
 _PART = "tfdp part along axis "
 _NORMALIZATION = "tfdp_batch_normalization"
+
+# What happens at a border: rows that say how the region's rows are cut; other rows; what all
+# replicas have; and what comes out: rows, a summand, a mean by rows.
+FIRST_ROWS, MORE_ROWS, WHOLE, ROWS, SUMMAND, MEAN = (
+    *("first rows", "more rows", "whole"),
+    *("rows", "summand", "mean"),
+)
+
+_numbers = itertools.count()
+
+
+class PerReplicaRegion:
+    """A region of a traced program in which each replica computes its own, as if it were alone.
+
+    On one device a region changes nothing. Where replicas run the program each computes within it
+    on its rows: what is a mean over the examples there is one over the replica's own. A region is
+    told by operations that give what they get, at all its borders, and in the backward pass at
+    these again: rows go in and come out as rows; of a weight that goes in, and gets a gradient, the
+    replicas' gradients are partial; and a value of each replica's own comes out as the mean by
+    rows.
+
+    Args:
+      rows: The tensor whose first axis is that of the examples; other rows are as many.
+
+    Attributes:
+      rows: The tensor, within the region.
+
+    >>> region = PerReplicaRegion(tf.constant([1.0, 3.0]))
+    >>> centered = region.rows - tf.reduce_mean(region.rows)
+    >>> region.rows_out(centered).numpy().tolist()
+    [-1.0, 1.0]
+    """
+
+    def __init__(self, rows: tf.Tensor) -> None:
+        self._number = next(_numbers)
+        self._shape = rows.shape
+        self.rows = self._in(rows, FIRST_ROWS)
+
+    def rows_in(self, rows: tf.Tensor) -> tf.Tensor:
+        """Returns rows, such as a mask, within the region."""
+        return self._in(rows, MORE_ROWS)
+
+    def weight_in(self, weight: tf.Tensor) -> tf.Tensor:
+        """Returns what all replicas have, such as a weight, within the region."""
+        return self._border(weight, WHOLE, self._partial_out)
+
+    def rows_out(self, rows: tf.Tensor) -> tf.Tensor:
+        """Returns rows that the region has made, outside of it."""
+        found = self._border(rows, ROWS, self.rows_in)
+        found.set_shape([*self._shape[:1], *found.shape[1:]])
+        return found
+
+    def mean_out(self, value: tf.Tensor) -> tf.Tensor:
+        """Returns the mean of the replicas' values by their rows, outside of it; it is constant."""
+        return self._border(tf.stop_gradient(value), MEAN, tf.zeros_like)
+
+    def _partial_out(self, own: tf.Tensor) -> tf.Tensor:
+        return self._border(own, SUMMAND, self.weight_in)
+
+    def _in(self, rows: tf.Tensor, kind: str) -> tf.Tensor:
+        found = self._border(rows, kind, self.rows_out)
+        # A length that the trace knew would be taken for that of the replica's rows.
+        return _of_any_length(found)
+
+    def _border(
+        self, tensor: tf.Tensor, kind: str, gradient: Callable[[tf.Tensor], tf.Tensor]
+    ) -> tf.Tensor:
+        @tf.custom_gradient
+        def crossed(inner: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+            text = f"{_MARK}{kind} {self._number}"
+            with self._after_first_rows(kind):
+                return tf.raw_ops.PreventGradient(input=inner, message=text), gradient
+
+        return crossed(tensor)
+
+    def _after_first_rows(self, kind: str) -> contextlib.AbstractContextManager[Any]:
+        """Returns a context for operations that wait for the rows, whose cut they need to know."""
+        if kind in (FIRST_ROWS, WHOLE) or tf.executing_eagerly():
+            return contextlib.nullcontext()
+        is_here = self.rows.graph is tf.compat.v1.get_default_graph()
+        return tf.control_dependencies([self.rows] if is_here else [])
+
+
+@tf.custom_gradient
+def _of_any_length(rows: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+    shape = tf.TensorShape([None, *rows.shape[1:]])
+    return tf.raw_ops.PlaceholderWithDefault(input=rows, shape=shape), tf.identity
+
+
+def border(text: bytes) -> tuple[str, int] | None:
+    """Returns what happens at a border, and the region's number, by its operation's text.
+
+    >>> border(b"tfdp border: more rows 7"), border(b"a text of the user's")
+    (('more rows', 7), None)
+    """
+    said = text.decode(errors="replace")
+    if not said.startswith(_MARK):
+        return None
+    kind, _, number = said.removeprefix(_MARK).rpartition(" ")
+    return kind, int(number)
 
 
 def part_of_sum(tensor: tf.Tensor, cut: Sharding) -> tf.Tensor:
@@ -29,7 +134,6 @@ def part_of_sum(tensor: tf.Tensor, cut: Sharding) -> tf.Tensor:
     [1.0, 2.0]
     """
     text = _PART + " ".join(map(str, (cut.axis, *cut.bounds)))
-    assert BORDER == "PreventGradient"
     return tf.raw_ops.PreventGradient(input=tensor, message=text)
 
 

@@ -4,12 +4,13 @@
 2. One that needs the sum of summands is put off until nothing else can be written. All sums that
    are waited for then travel together, in buckets in the order in which the summands came to be;
    so do summands that the program returns, whose sums it needs in any case.
-3. Weights that are cut are gathered for the operations that come next, and let go: see `prefetch`.
+3. Weights that are cut are gathered for the operations that come next, and let go: see `Prefetch`.
    What fills no bucket waits meanwhile, such as sums of gradients.
 """
 
 from __future__ import annotations
 
+import collections
 import heapq
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING
 from tfdp.partition.flattening import Task, Wire
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Layout, Sharded
 from tfdp.partition.marks import is_of_normalization
-from tfdp.partition.prefetch import Prefetch
 from tfdp.partition.program_record import Exchanged
 from tfdp.partition.redistribute import Waiting
 from tfdp.partition.rules.registry import RULES
@@ -32,8 +32,6 @@ _MOST_ASKING = 4
 
 
 class OperationScheduler:
-    """The order in which operations are written."""
-
     def __init__(self, walk: Propagation, tasks: Sequence[Task], returned: Sequence[Wire]) -> None:
         self._walk, self._tasks = walk, {task.number: task for task in tasks}
         self._returned = returned if walk.writer.outer is None else ()
@@ -174,6 +172,52 @@ class OperationScheduler:
 
     def _asking(self) -> str:
         return _asking([task.op for task, _ in self._waiting if task.op is not None])
+
+
+class _Wave:
+    """Weights that are gathered together, and the operations that use them."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.tensors = {id(tensor): tensor for tensor in tensors}
+        self.users: list[str] = []
+
+
+class Prefetch:
+    """Weights that are cut, whole for the operations that come next (FSDP, 2304.11277).
+
+    What is gathered together is a wave. A wave's tensors are whole until the next one is written:
+    what needs one of them later, such as a layer's gradient, gathers it again. A wave begins when
+    the operations that use the last but one are done, while those that use the last one compute.
+    So no more than two waves' wholes are in memory.
+
+    What is not lent stays whole until its last use: what a loop needs, which is gathered before it,
+    and what an operation without a rule, or one that reshapes a weight's cut axis, needs.
+    """
+
+    def __init__(self) -> None:
+        self._waves: collections.deque[_Wave] = collections.deque(maxlen=2)
+
+    def begin(self, tensors: Sequence[Tensor]) -> list[str]:
+        """Ends a wave, whose tensors have no whole any more, and begins the next.
+
+        Args:
+          tensors: Those that are gathered next.
+
+        Returns:
+          What must be done before, as control inputs.
+        """
+        if self._waves:
+            for tensor in self._waves[-1].tensors.values():
+                tensor.whole = None
+        before = self._waves[0].users if len(self._waves) == 2 else []
+        self._waves.append(_Wave(tensors))
+        return before
+
+    def note(self, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+        """Notes an operation that is written, if it uses a whole of the last wave."""
+        if self._waves and any(id(each) in self._waves[-1].tensors for each in inputs):
+            nodes = [each.local.node for each in results]
+            self._waves[-1].users += [f"^{node}" for node in dict.fromkeys(nodes)]
 
 
 def _needs_whole(user: Task, source: Task, index: int) -> bool:

@@ -155,8 +155,7 @@ def partition(
     main = program.main.finish(returned, program.effects(program.main, effects))
     functions = [*program.functions, main]
     # Not those of loops, whose devices would wait for each other in each pass.
-    instead = host_placement.move(main, program.numbers())
-    program.report.rename(main.signature.name, instead)
+    host_placement.move(main, program.numbers())
     # Those of a loop's body that was written anew are left over.
     called = {
         node.attr["f"].func.name for each in functions for node in each.node_def if "f" in node.attr

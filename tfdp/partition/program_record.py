@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -47,12 +47,14 @@ class Content:
     """A tensor that travels.
 
     Attributes:
-      node: The name of the operation, in the program's function, that gives it.
+      node: The name of the operation, as the program's function was written, that gives it.
+      source: The name of that operation, or of one before it, in the program of one device.
       kind: Its dtype and the whole tensor's sizes, such as "float32[64, 32]".
       size_bytes: The bytes of the whole tensor; None where nothing is known of them.
     """
 
     node: str
+    source: str
     kind: str
     size_bytes: SizeLike | None
 
@@ -64,7 +66,8 @@ class Content:
         elements = None if shape is None else product(shape)
         known = elements is not None and dtype.size > 0  # it is 0 where elements differ in size
         size_bytes = elements * dtype.size if known else None
-        return cls(output.node, f"{dtype.name}[{sizes}]", size_bytes)
+        source = output.writer.source_of(output)
+        return cls(output.node, source, f"{dtype.name}[{sizes}]", size_bytes)
 
     @classmethod
     def of_tensor(cls, tensor: Tensor) -> Content:
@@ -167,15 +170,11 @@ class Computed:
       place: `SHARE`: each replica computes on what it alone holds; `WHOLE`: all compute the same,
         of tensors that were sharded; `AFTER`: of what was computed so; `EVERYWHERE`: of what all
         have.
-      function: The function that holds it.
-      nodes: The names of the operations that stand for it there.
       cause: What was computed whole, of `WHOLE` this one, of `AFTER` one before it.
     """
 
     operation: str
     place: str
-    function: str
-    nodes: Sequence[str]
     cause: Whole | None = None
 
 
@@ -201,7 +200,7 @@ class ProgramRecord:
         """Returns what may have asked for the collective that an error's message names.
 
         >>> report = ProgramRecord(2)
-        >>> contents = [Content("x", "uint8[4]", 4)]
+        >>> contents = [Content("x", "x", "uint8[4]", 4)]
         >>> where = ("Unique", "train.py:3, in step", "", "program", "call")
         >>> report.exchanged.append(Exchanged("gather", contents, 4, *where))
         >>> report.wanting("no datatype uint8 [[{{node CollectiveGatherV2}}]]")
@@ -220,30 +219,6 @@ class ProgramRecord:
                 found.append(f"{each.kind} of {what} for {each.operation} at {each.line}")
         more = len(found) - _MOST_NAMED
         return [*found[:_MOST_NAMED], *([f"or one of {more} more"] if more > 0 else [])]
-
-    def rename(self, function: str, instead: Mapping[str, str]) -> None:
-        """Has what is recorded name the operations that stand for others of a function.
-
-        Args:
-          function: The function.
-          instead: Their names by those of what is left out of it.
-
-        >>> report = ProgramRecord(2)
-        >>> report.computed.append(Computed("Cast", EVERYWHERE, "program", ["Cast_1"]))
-        >>> report.rename("program", {"Cast_1": "Cast"})
-        >>> report.computed[0].nodes
-        ['Cast']
-        """
-        for index, each in enumerate(self.computed):
-            if each.function == function and not instead.keys().isdisjoint(each.nodes):
-                nodes = [instead.get(name, name) for name in each.nodes]
-                self.computed[index] = dataclasses.replace(each, nodes=nodes)
-        for exchanged in self.exchanged:
-            if exchanged.function == function:
-                exchanged.contents = [
-                    dataclasses.replace(each, node=instead.get(each.node, each.node))
-                    for each in exchanged.contents
-                ]
 
     def mark(self) -> tuple[int, ...]:
         """Returns a place to go back to."""

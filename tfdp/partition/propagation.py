@@ -104,15 +104,8 @@ class Propagation:
         task.written = self.writer.written[begin:]
         if task.written and task.op.type not in ("Const", "NoOp"):
             place = _place(step, inputs, task)
-            self.program.report.computed.append(
-                Computed(
-                    task.op.type,
-                    place,
-                    self.writer.name,
-                    task.written,
-                    step.cause if place in (WHOLE, AFTER) else None,
-                )
-            )
+            cause = step.cause if place in (WHOLE, AFTER) else None
+            self.program.report.computed.append(Computed(task.op.type, place, cause))
 
     def _results(self, step: Step) -> Sequence[Tensor]:
         rule = RULES.get(step.op.type)

@@ -73,7 +73,7 @@ class ProgramBuilder:
       entries: Batches of which it is known only when the step runs how many each replica has.
       keeps_whole: Whether what is kept in optionals is whole, for what branches keep in the same
         ones could not be told apart.
-      regions: By the number of each `per_replica_region.LocalRegion` how its rows are cut; None:
+      regions: By the number of each `marks.PerReplicaRegion` how its rows are cut; None:
         not.
     """
 
@@ -115,7 +115,6 @@ class ProgramBuilder:
 
     @property
     def num_replicas(self) -> int:
-        """The number of replicas in all processes."""
         return self.communicator.num_replicas
 
     def external(self, tensors: Sequence[tf.Tensor]) -> Output:
@@ -301,7 +300,9 @@ class ProgramBuilder:
         self.report.exchanged.append(
             Exchanged(
                 kind=kind,
-                contents=contents or [Content.of(each) for each in _travelling(kind, inputs)],
+                # A gather takes the numbers of rows besides.
+                contents=contents
+                or [Content.of(each) for each in (inputs[:1] if kind == "gather" else inputs)],
                 sent=collective.sent,
                 operation=op.type if op else "",
                 line=op.line() if op else "",
@@ -378,8 +379,3 @@ def _outwards(writer: Writer) -> Iterator[Writer]:
     while at is not None:
         yield at
         at = at.outer
-
-
-def _travelling(kind: str, inputs: Sequence[Output]) -> Sequence[Output]:
-    """Returns the inputs of a collective without the numbers of rows, which a gather takes."""
-    return inputs[:1] if kind == "gather" else inputs

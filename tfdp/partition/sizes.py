@@ -115,11 +115,9 @@ class Size:
 
     @classmethod
     def of(cls, symbol: Symbol) -> Size:
-        """Returns the size that a symbol is."""
         return cls({(symbol,): 1})
 
     def symbols(self) -> set[Symbol]:
-        """Returns the symbols that it is made of."""
         return {symbol for term in self.terms for symbol in term}
 
     def __add__(self, other: Any) -> Any:

@@ -89,7 +89,6 @@ class Tensor:
 
     @property
     def dtype(self) -> tf.DType:
-        """The dtype of its elements."""
         return self.local.dtype
 
     @property

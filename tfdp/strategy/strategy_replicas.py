@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
-from tfdp.base.recording import Watch
 from tfdp.base.sharding import Sharding
 from tfdp.communication.collectives import CompressBucket, Reducer, Transport, map_values
 from tfdp.communication.replicas import ProcessGroup, Rows, Trace, Value, one_device
@@ -94,7 +93,6 @@ class StrategyReplicas:
         self,
         values: Sequence[Value],
         merge_rows: bool = False,
-        watch: Watch | None = None,
         compress: bool = False,
     ) -> list[Value]:
         """Sums as `Replicas` says, without a gradient."""
@@ -112,7 +110,6 @@ class StrategyReplicas:
                 values,
                 self.rank,
                 merge_rows,
-                watch,
                 None if compression is None else compression.sum,
             )
 
@@ -121,7 +118,6 @@ class StrategyReplicas:
         compress: CompressBucket,
         tensors: Sequence[tf.Tensor],
         payload_bytes: Sequence[int],
-        watch: Watch | None = None,
     ) -> list[tf.Tensor]:
         """Sums as `Replicas` says; eagerly, or by one replica, all in one bucket."""
         if not tensors:
@@ -132,13 +128,12 @@ class StrategyReplicas:
             return list(compress(range(len(tensors)), self._eager_transport()))
         self._check_can_communicate()
         with tf.name_scope("tfdp_compressed"):
-            return self.reducer.sum_by(compress, tensors, payload_bytes, self.rank, watch)
+            return self.reducer.sum_by(compress, tensors, payload_bytes, self.rank)
 
     def sum_of_neighbours(
         self,
         tensors: Sequence[tf.Tensor],
         distances: Sequence[int],
-        watch: Watch | None = None,
     ) -> list[tf.Tensor]:
         """Sums as `Replicas` says; eagerly all replicas' tensors come to each of them."""
         if not distances:
@@ -152,7 +147,7 @@ class StrategyReplicas:
             ]
         self._check_can_communicate()
         with tf.name_scope("tfdp_gossip"):
-            return self.reducer.sum_of_neighbours(tensors, distances, self.rank, watch)
+            return self.reducer.sum_of_neighbours(tensors, distances, self.rank)
 
     def _eager_transport(self, group: tuple[int, ...] = ()) -> Transport:
         """Returns what sends between the replicas of a group; (): between all."""

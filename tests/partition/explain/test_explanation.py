@@ -157,3 +157,16 @@ def test_the_report_s_tables_can_be_made_of_the_file(made, tmp_path):
     tables = exchanges(json.loads((tmp_path / "explain.json").read_text()))
     assert len(tables.collectives) == 4 and len(tables.whole) == 1
     assert tables.collectives[0][2:4] == ("8*batch_0 bytes", "–")
+
+
+def test_the_largest_tensor_has_the_name_that_it_has_on_one_device():
+    def function(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(x, name="loss")
+        return loss, tf.matmul(x, x, transpose_a=True, name="product"), tape.gradient(loss, x)
+
+    for length in (6, 1):  # on 2 replicas, one of which is left without examples
+        made = program(function, ROWS[:length])
+        largest = [each.largest.partition(",")[0] for each in explain(made).collectives]
+        assert "product" in largest, largest

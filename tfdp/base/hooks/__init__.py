@@ -6,8 +6,6 @@ the hooks that let `fit` take a pipeline act there as well.
 """
 
 from tfdp.base.hooks.hook_registry import (
-    REGISTERED,
-    Hook,
     cover,
     function,
     hook,
@@ -20,20 +18,3 @@ from tfdp.base.hooks.hook_registry import (
     users,
 )
 from tfdp.base.hooks.private import Attribute, method
-
-__all__ = [
-    "REGISTERED",
-    "Attribute",
-    "Hook",
-    "cover",
-    "function",
-    "hook",
-    "install",
-    "installed",
-    "method",
-    "put",
-    "relied_on",
-    "remove",
-    "replaced",
-    "users",
-]

@@ -63,5 +63,4 @@ class Attribute:
         return getattr(thing, self.name)
 
     def set(self, thing: Any, value: Any) -> None:
-        """Sets the attribute of an object."""
         setattr(thing, self.name, value)

@@ -5,20 +5,13 @@ optimizers write, and know nothing of each other. A function that was made witho
 nothing.
 """
 
-from tfdp.base.recording.buckets import BucketWatch, Watch
 from tfdp.base.recording.recorder import Reading, Recorder, copies_of
-from tfdp.base.recording.tap import Tap, current, ending, meeting, tapped, trust_ratio_observer
-
-__all__ = [
-    "BucketWatch",
-    "Reading",
-    "Recorder",
-    "Tap",
-    "Watch",
-    "copies_of",
-    "current",
-    "ending",
-    "meeting",
-    "tapped",
-    "trust_ratio_observer",
-]
+from tfdp.base.recording.tap import (
+    Tap,
+    current,
+    meeting,
+    tapped,
+    taps_of,
+    trust_ratio_observer,
+    watching_buckets,
+)

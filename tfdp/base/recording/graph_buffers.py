@@ -8,6 +8,7 @@ the second, with collectives in it, would wait for the first's, which waits for 
 
 from __future__ import annotations
 
+import copy
 import itertools
 from typing import Any
 
@@ -20,55 +21,7 @@ _NUMBERS = itertools.count(1)
 _UNUSED: list[tf.Tensor] = []
 
 
-class NamedBuffer:
-    """A buffer as a function reaches it that captures nothing: by its name.
-
-    Args:
-      device: The full name of a CPU device.
-      dtype: The dtype of its elements.
-      shape: The shape of all its values.
-      name: Its name.
-    """
-
-    def __init__(self, device: str, dtype: tf.DType, shape: Any, name: str) -> None:
-        self.device = device
-        self._dtype, self._shape, self._name = dtype, shape, name
-
-    @property
-    def handle(self) -> tf.Tensor:
-        """The resource."""
-        with tf.device(self.device):
-            return tf.raw_ops.VarHandleOp(
-                dtype=self._dtype, shape=self._shape, shared_name=self._name
-            )
-
-    def set(self, value: Any) -> None:
-        """Replaces the value, eagerly or in a graph."""
-        with tf.device(self.device):
-            value = tf.cast(tf.convert_to_tensor(value), self._dtype)
-            tf.raw_ops.AssignVariableOp(resource=self.handle, value=value)
-
-    def put(self, index: int, value: tf.Tensor) -> None:
-        """Replaces one element."""
-        with tf.device(self.device):
-            tf.raw_ops.ResourceScatterNdUpdate(
-                ref=self.handle, indices=[[index]], updates=[tf.cast(value, self._dtype)]
-            )
-
-    def add(self, index: int, value: Any) -> None:
-        """Adds to one element."""
-        with tf.device(self.device):
-            tf.raw_ops.ResourceScatterNdAdd(
-                ref=self.handle, indices=[[index]], updates=[tf.cast(value, self._dtype)]
-            )
-
-    def read(self) -> tf.Tensor:
-        """Returns the value."""
-        with tf.device(self.device):
-            return tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self._dtype)
-
-
-class Buffer(NamedBuffer):
+class Buffer:
     """A tensor on a CPU that stays from step to step.
 
     Args:
@@ -78,27 +31,56 @@ class Buffer(NamedBuffer):
     """
 
     def __init__(self, device: str, initial: np.ndarray, shape: Any = None) -> None:
-        shape = initial.shape if shape is None else shape
-        name = f"tfdp_recording_{next(_NUMBERS)}"
-        super().__init__(device, tf.as_dtype(initial.dtype), shape, name)
+        self._handle: tf.Tensor | None = None
+        self.device = device
+        self._dtype = tf.as_dtype(initial.dtype)
+        self._shape = initial.shape if shape is None else shape
+        self._name = f"tfdp_recording_{next(_NUMBERS)}"
         with tf.init_scope():
             _destroy_unused()
-            self._handle = super().handle
+            self._handle = self.handle
             self.set(initial)
 
     @property
     def handle(self) -> tf.Tensor:
-        """The resource."""
-        return self._handle
+        if self._handle is not None:
+            return self._handle
+        with tf.device(self.device):
+            return tf.raw_ops.VarHandleOp(
+                dtype=self._dtype, shape=self._shape, shared_name=self._name
+            )
 
-    def by_name(self) -> NamedBuffer:
+    def by_name(self) -> Buffer:
         """Returns the buffer for functions that capture nothing, while this one lives."""
-        return NamedBuffer(self.device, self._dtype, self._shape, self._name)
+        named = copy.copy(self)
+        named._handle = None
+        return named
+
+    def set(self, value: Any) -> None:
+        with tf.device(self.device):
+            value = tf.cast(tf.convert_to_tensor(value), self._dtype)
+            tf.raw_ops.AssignVariableOp(resource=self.handle, value=value)
+
+    def put(self, index: int, value: tf.Tensor) -> None:
+        with tf.device(self.device):
+            tf.raw_ops.ResourceScatterNdUpdate(
+                ref=self.handle, indices=[[index]], updates=[tf.cast(value, self._dtype)]
+            )
+
+    def add(self, index: int, value: Any) -> None:
+        with tf.device(self.device):
+            tf.raw_ops.ResourceScatterNdAdd(
+                ref=self.handle, indices=[[index]], updates=[tf.cast(value, self._dtype)]
+            )
+
+    def read(self) -> tf.Tensor:
+        with tf.device(self.device):
+            return tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self._dtype)
 
     def __del__(self) -> None:
         # There must be no op here: garbage is collected at any time, also while TensorFlow builds a
         # graph and holds its lock.
-        if hasattr(self, "_handle"):
+        if self._handle is not None:
             _UNUSED.append(self._handle)
 
 

@@ -104,7 +104,6 @@ class Recorder:
 
     @property
     def samples(self) -> bool:
-        """Whether anybody asks for samples."""
         return self._samples
 
     def read(self) -> Reading:

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -15,14 +16,20 @@ from tfdp.base.recording.recorder import SLOTS, Recorder
 _thread = threading.local()
 
 
+class _Bucket(NamedTuple):
+    """Tensors that travel together: see `Tap.bucket`."""
+
+    inputs: Sequence[tf.Tensor]
+    sums: Sequence[tf.Tensor]
+    bytes_sent: int | tf.Tensor
+
+
 class Tap:
     """One replica's end of a `Recorder`, in its step's graph.
 
     Args:
       recorder: The recorder of this process.
       index: The replica's number among the local ones.
-
-    Attributes:
     """
 
     def __init__(self, recorder: Recorder, index: int) -> None:
@@ -33,6 +40,7 @@ class Tap:
         self._kept_ratios = recorder.ratios[index]
         self._ratios: dict[int, tf.Tensor] = {}
         self._has_norm = False
+        self._buckets: list[_Bucket] | None = None
 
     def of_replica(self, index: int) -> Tap:
         """Returns the tap of another local replica at the same recorder."""
@@ -82,6 +90,46 @@ class Tap:
         """Shows the ratio of the variable `index`, a scalar."""
         self._ratios[index] = ratio
 
+    @contextlib.contextmanager
+    def watching_buckets(self, of_update: bool, timed: bool) -> Iterator[None]:
+        """Records the buckets that are told of within the context: see the function."""
+        self._buckets = buckets = list[_Bucket]()
+        try:
+            yield
+        finally:
+            self._buckets = None
+        if of_update:
+            self.add("updates", 1)
+        self.add("buckets", len(buckets))
+        if not buckets:
+            return
+        if timed:
+            self._add_seconds("first_bucket_wait_seconds", buckets[:1])
+            self._add_seconds("communication_seconds", buckets)
+        self.add("bytes_sent", sum(tf.cast(each.bytes_sent, tf.float64) for each in buckets))
+
+    def _add_seconds(self, name: str, buckets: Sequence[_Bucket]) -> None:
+        """Adds the time from when the last tensor is there to when the last sum is."""
+        inputs = [tensor for each in buckets for tensor in each.inputs]
+        sums = [tensor for each in buckets for tensor in each.sums]
+        self.add(name, self.instant(sums) - self.instant(inputs))
+
+    def bucket(
+        self,
+        inputs: Sequence[tf.Tensor],
+        sums: Sequence[tf.Tensor],
+        bytes_sent: Callable[[], int | tf.Tensor],
+    ) -> None:
+        """Notes a bucket, or a value that travels alone, if they are watched.
+
+        Args:
+          inputs: The bucket's tensors before the sum.
+          sums: The bucket's tensors after the sum.
+          bytes_sent: Computes the bytes that the caller's rank sends.
+        """
+        if self._buckets is not None:
+            self._buckets.append(_Bucket(inputs, sums, bytes_sent()))
+
     def _on_host(self, tensors: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
         """Returns tensors that are on the CPU only when `tensors` are computed.
 
@@ -121,34 +169,56 @@ def trust_ratio_observer(index: int) -> Callable[[tf.Tensor], None] | None:
     return None if tap is None else functools.partial(tap.observe_trust_ratio, index)
 
 
+def taps_of(recorder: Recorder | None) -> list[Tap]:
+    """Returns the taps of all local replicas; of no recorder there are none."""
+    return [] if recorder is None else [Tap(recorder, n) for n in range(len(recorder.buffers))]
+
+
 @contextlib.contextmanager
-def meeting(values: Sequence[tf.Tensor]) -> Iterator[list[tf.Tensor]]:
+def meeting(
+    values: Sequence[tf.Tensor], taps: Sequence[Tap] | None = None
+) -> Iterator[list[tf.Tensor]]:
     """Records how long a sum over replicas takes that the step itself needs, if anything records.
 
     Args:
-      values: The replica's own values.
+      values: The replicas' own values: a sum is made for each dtype.
+      taps: The taps of those who wait; None: the calling thread's, if it has one.
 
     Yields:
       A list, to which the caller adds the sums.
     """
-    tap, sums = current(), list[tf.Tensor]()
-    arrived = None if tap is None else tap.instant(list(filter(tf.is_tensor, values)))
+    if taps is None:
+        taps = [tap] if (tap := current()) is not None else []
+    arrived = [tap.instant(list(filter(tf.is_tensor, values))) for tap in taps]
+    sums = list[tf.Tensor]()
     yield sums
-    if tap is not None:
-        tap.add("meetings", _collectives(values))
-        tap.add("meeting_seconds", tap.instant(sums) - arrived)
+    for tap, instant in zip(taps, arrived, strict=True):
+        tap.add("meetings", len({value.dtype for value in values}))
+        tap.add("meeting_seconds", tap.instant(sums) - instant)
 
 
-def ending(values: Sequence[tf.Tensor]) -> None:
-    """Records a sum of `values` over replicas at the end of a step, if anything records."""
+def watching_buckets(
+    of_update: bool = True, timed: bool = True
+) -> contextlib.AbstractContextManager[None]:
+    """Returns a context that records the sum of gradients made within it, if anything records.
+
+    The wait at the first bucket, which holds the last layers' gradients, is the time from its
+    arrival to its sum. The rank that all others wait for therefore waits least. The exposed
+    communication is the time from the last gradient's arrival to the last sum.
+
+    Args:
+      of_update: Whether the sum counts as an update.
+      timed: Whether the step waits for the sum. Of others the bytes alone are recorded.
+
+    >>> import tensorflow as tf
+    >>> recorder = Recorder([tf.config.list_logical_devices("CPU")[0].name])
+    >>> with tapped(Tap(recorder, 0)) as tap, watching_buckets():
+    ...     tap.bucket([tf.ones(3)], [tf.ones(3)], lambda: 12)
+    >>> recorder.read().of("bytes_sent").tolist()
+    [12.0]
+    """
     tap = current()
-    if tap is not None:
-        tap.add("endings", _collectives(values))
-
-
-def _collectives(values: Sequence[tf.Tensor]) -> int:
-    """Returns the number of sums that are made of small `values`: one for each dtype."""
-    return len({value.dtype for value in values})
+    return contextlib.nullcontext() if tap is None else tap.watching_buckets(of_update, timed)
 
 
 @contextlib.contextmanager

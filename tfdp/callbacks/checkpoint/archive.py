@@ -97,7 +97,6 @@ class Arrays(Mapping[str, np.ndarray]):
                     pass
 
     def close(self) -> None:
-        """Closes the file."""
         self._parts.close()
         self._file.close()
 

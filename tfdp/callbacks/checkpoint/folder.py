@@ -136,7 +136,6 @@ class ArraysOfFirst(Mapping[str, np.ndarray]):
         return len(self._described)
 
     def close(self) -> None:
-        """Closes the file."""
         if self._own is not None:
             self._own.close()
 

@@ -95,9 +95,6 @@ class AbstractPlace(abc.ABC):
 class PipelinePlace(AbstractPlace):
     """The place in a pipeline of tfdp, which goes there without reading.
 
-    Args:
-      pipeline: The pipeline.
-
     >>> import numpy as np, tfdp
     >>> batches = tfdp.data.pipeline((np.ones([8, 4]),), 4, seed=1)
     >>> PipelinePlace(batches).state()["pipeline"]["position"]

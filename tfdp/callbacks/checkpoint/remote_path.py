@@ -17,9 +17,6 @@ _PART_BYTES = 1 << 24
 class RemotePath:
     """A file or a folder at a URL, with those methods of `pathlib.Path` that checkpoints need.
 
-    Args:
-      url: The URL.
-
     Raises:
       OSError: By each method: the file system cannot do it.
 
@@ -54,7 +51,6 @@ class RemotePath:
 
     @property
     def parent(self) -> RemotePath:
-        """The folder that this is in."""
         return RemotePath(self._url.rpartition("/")[0])
 
     def with_name(self, name: str) -> RemotePath:
@@ -62,17 +58,14 @@ class RemotePath:
         return self.parent / name
 
     def is_dir(self) -> bool:
-        """Returns whether there is a folder."""
         with _os_errors():
             return bool(tf.io.gfile.isdir(self._url))
 
     def is_file(self) -> bool:
-        """Returns whether there is something else."""
         with _os_errors():
             return bool(tf.io.gfile.exists(self._url) and not tf.io.gfile.isdir(self._url))
 
     def iterdir(self) -> Iterator[RemotePath]:
-        """Returns what is in the folder."""
         with _os_errors():
             return iter([self / name.rstrip("/") for name in tf.io.gfile.listdir(self._url)])
 
@@ -82,7 +75,6 @@ class RemotePath:
             tf.io.gfile.makedirs(self._url)
 
     def read_bytes(self) -> bytes:
-        """Returns what the file holds."""
         with _os_errors(), tf.io.gfile.GFile(self._url, "rb") as file:
             return bytes(file.read())
 
@@ -105,7 +97,6 @@ class RemotePath:
             tf.io.gfile.rename(self._url, target, overwrite=True)
 
     def unlink(self, missing_ok: bool = False) -> None:
-        """Removes the file."""
         with _os_errors():
             try:
                 tf.io.gfile.remove(self._url)
@@ -125,7 +116,6 @@ class RemoteWriter:
         self._file = file
 
     def write(self, data: bytes | memoryview) -> int:
-        """Writes bytes, and returns how many."""
         for begin in range(0, len(data), _PART_BYTES):
             self._file.write(bytes(data[begin : begin + _PART_BYTES]))
         return len(data)

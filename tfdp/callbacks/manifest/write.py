@@ -14,7 +14,6 @@ from tfdp.base import determinism, machine
 from tfdp.base.atomic_files import replace_text
 from tfdp.base.data_fingerprints import fingerprint
 from tfdp.callbacks.manifest import process_start
-from tfdp.callbacks.manifest.commit import commit
 from tfdp.callbacks.manifest.plain import attempted, plain, text_of
 from tfdp.callbacks.manifest.strategy_and_model import (
     described_model,
@@ -86,7 +85,7 @@ def write_manifest(
             "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "command": process_start.command(sys.orig_argv),
             "directory": directory,
-            "commit": commit(program, directory),
+            "commit": process_start.commit(program, directory),
             "versions": machine.versions(),
             "environment": process_start.environment(os.environ),
             "seeds": determinism.seeds(),

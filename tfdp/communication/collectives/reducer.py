@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
-from tfdp.base import bucketing
-from tfdp.base.recording import Watch
+from tfdp.base import bucketing, recording
 from tfdp.communication.collectives import slices, summable, two_level_sums
 from tfdp.communication.collectives.payloads import (
     Compress,
@@ -65,7 +64,6 @@ class Reducer:
         values: Sequence[summable.Value],
         rank: int,
         merge_rows: bool = False,
-        watch: Watch | None = None,
         compress: Compress | None = None,
     ) -> list[summable.Value]:
         """Returns the sum of each value over all replicas, the same bits on each of them.
@@ -79,7 +77,6 @@ class Reducer:
           rank: The caller's rank.
           merge_rows: Whether slices may be summed by row before they travel; see
             `slices.all_reduce`.
-          watch: Is told of each bucket, and then of what travels alone.
           compress: Sums each bucket, and each value that is slices; None: they are sent as they
             are.
         """
@@ -100,12 +97,12 @@ class Reducer:
             tensors = [dense[member] for member in members]
             return unpacked(compress(packed(tensors), transport), tensors)
 
-        sums = self._by_bucket(sum_bucket, dense, list(map(_item, dense)), rank, watch)
+        sums = self._by_bucket(sum_bucket, dense, list(map(_item, dense)), rank)
         for index, tensor in zip(places, sums, strict=True):
             results[index] = tensor
         for index, transport in sparse.items():
             inputs, rows = [values[index].values], [results[index].values]
-            self._tell(watch, inputs, rows, functools.partial(self._bytes_sent, transport, rank))
+            self._tell(inputs, rows, functools.partial(self._bytes_sent, transport, rank))
         return results
 
     def sum_bucket(self, tensors: Sequence[tf.Tensor], rank: int) -> list[tf.Tensor]:
@@ -125,7 +122,6 @@ class Reducer:
         tensors: Sequence[tf.Tensor],
         payload_bytes: Sequence[int],
         rank: int,
-        watch: Watch | None = None,
     ) -> list[tf.Tensor]:
         """Returns the sum of each tensor as `compress` makes it, bucket by bucket.
 
@@ -134,11 +130,10 @@ class Reducer:
           tensors: What is to be summed; their shapes are known.
           payload_bytes: For each of them the bytes that stand for it: so buckets are filled.
           rank: The caller's rank.
-          watch: Is told of each bucket.
         """
         sized = zip(tensors, payload_bytes, strict=True)
         items = [bucketing.Item(tensor.dtype.name, size) for tensor, size in sized]
-        return self._by_bucket(compress, tensors, items, rank, watch)
+        return self._by_bucket(compress, tensors, items, rank)
 
     def _by_bucket(
         self,
@@ -146,7 +141,6 @@ class Reducer:
         tensors: Sequence[tf.Tensor],
         items: Sequence[bucketing.Item],
         rank: int,
-        watch: Watch | None,
     ) -> list[tf.Tensor]:
         results = list(tensors)
         for members in self._assigned(items):
@@ -155,26 +149,24 @@ class Reducer:
             for index, tensor in zip(members, summed, strict=True):
                 results[index] = tensor
             sent = functools.partial(self._bytes_sent, transport, rank)
-            self._tell(watch, [tensors[index] for index in members], summed, sent)
+            self._tell([tensors[index] for index in members], summed, sent)
         return results
 
     def _tell(
         self,
-        watch: Watch | None,
         inputs: Sequence[tf.Tensor],
         sums: Sequence[tf.Tensor],
         sent: Callable[[], int | tf.Tensor],
     ) -> None:
-        """Tells of a bucket what it has sent: a watch, and who counts."""
-        if watch is None and self._counted is None:
-            return
-        found = sent()
-        if watch is not None:
-            watch.bucket(inputs, sums, found)
+        """Tells of a bucket what it has sent: the step's recording, and who counts."""
+        sent = functools.cache(sent)
+        tap = recording.current()
+        if tap is not None:
+            tap.bucket(inputs, sums, sent)
         if self._counted is not None:
             counts, graph = self._counted
-            is_always = isinstance(found, int) and tf.compat.v1.get_default_graph() is graph
-            counts.append(found if is_always else None)
+            is_always = isinstance(sent(), int) and tf.compat.v1.get_default_graph() is graph
+            counts.append(sent() if is_always else None)
 
     @contextlib.contextmanager
     def counting_bytes(self) -> Iterator[list[int | None]]:
@@ -196,7 +188,6 @@ class Reducer:
         tensors: Sequence[tf.Tensor],
         distances: Sequence[int],
         rank: int,
-        watch: Watch | None = None,
     ) -> list[tf.Tensor]:
         """Returns the sum of the caller's tensors and of those of its neighbours.
 
@@ -207,7 +198,6 @@ class Reducer:
           tensors: What is to be summed; their shapes are known.
           distances: The caller's rank minus a neighbour's, modulo their number.
           rank: The caller's rank.
-          watch: Is told of each bucket.
         """
         count = self._engine.world_size
         exchange = Exchange(
@@ -226,7 +216,7 @@ class Reducer:
             for index, tensor in zip(members, sums, strict=True):
                 results[index] = tensor
             sent = functools.partial(int, _bytes(bucket) * len(distances))
-            self._tell(watch, own, sums, sent)
+            self._tell(own, sums, sent)
         return results
 
     def broadcast(self, value: tf.Tensor, rank: int) -> tf.Tensor:

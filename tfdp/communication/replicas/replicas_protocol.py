@@ -9,7 +9,6 @@ from typing import Protocol, TypeAlias
 
 import tensorflow as tf
 
-from tfdp.base.recording import Watch
 from tfdp.base.sharding import Sharding
 from tfdp.communication.collectives import CompressBucket, Value
 from tfdp.communication.replicas.process_group import ProcessGroup
@@ -74,7 +73,6 @@ class Replicas(Protocol):
         self,
         values: Sequence[Value],
         merge_rows: bool = False,
-        watch: Watch | None = None,
         compress: bool = False,
     ) -> list[Value]:
         """Sums each value over the replicas, without a gradient.
@@ -82,7 +80,6 @@ class Replicas(Protocol):
         Args:
           values: Tensors and IndexedSlices.
           merge_rows: Whether the slices of one row may be summed before they are sent.
-          watch: Is told of the buckets that a graph sends.
           compress: Whether the strategy's `compression` is used. It is meant for gradients, and
             for nothing else.
         """
@@ -92,7 +89,6 @@ class Replicas(Protocol):
         compress: CompressBucket,
         tensors: Sequence[tf.Tensor],
         payload_bytes: Sequence[int],
-        watch: Watch | None = None,
     ) -> list[tf.Tensor]:
         """Sums gradients over the replicas as `compress` does, without a gradient.
 
@@ -101,14 +97,12 @@ class Replicas(Protocol):
             the replica; it returns the sums of the tensors there, the same bits on all replicas.
           tensors: Gradients of known shapes.
           payload_bytes: For each of them the bytes that stand for it.
-          watch: Is told of the buckets that a graph sends.
         """
 
     def sum_of_neighbours(
         self,
         tensors: Sequence[tf.Tensor],
         distances: Sequence[int],
-        watch: Watch | None = None,
     ) -> list[tf.Tensor]:
         """Returns the sum of the caller's tensors and of its neighbours', without a gradient.
 
@@ -118,7 +112,6 @@ class Replicas(Protocol):
           tensors: Floating-point or complex numbers of known shapes.
           distances: The caller's number minus a neighbour's, modulo the number of replicas, for
             each neighbour; all differ, and none is 0.
-          watch: Is told of the buckets that a graph sends.
         """
 
     def broadcast_from_first(self, value: Value, dtype: tf.DType) -> Value:

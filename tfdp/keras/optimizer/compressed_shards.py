@@ -15,10 +15,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.base import recording
 from tfdp.base.sharding import Sharding
 from tfdp.communication.replicas import Value
 from tfdp.compression import UpdateCompression
-from tfdp.keras import program_recording, step_recording
+from tfdp.keras import step_recording
 from tfdp.keras._keras import BaseOptimizer, iterations_of_optimizer
 from tfdp.keras.optimizer.compressed_updates import made_dense, sums_of_taken, takes
 from tfdp.keras.optimizer.compression_slots import make_slots
@@ -71,7 +72,7 @@ class CompressedParts(PerReplicaUpdates, ShardedUpdates):
 
     def recorded(self, gradients: list[Value | None]) -> list[Value | None]:
         """Records the update that ends a window of parts; others are recorded with their sums."""
-        return program_recording.update(gradients) if self._has_windows_of_parts() else gradients
+        return step_recording.update(gradients) if self._has_windows_of_parts() else gradients
 
     def _has_windows_of_parts(self) -> bool:
         return self._of_windows and accumulates(outermost())
@@ -98,14 +99,13 @@ class CompressedParts(PerReplicaUpdates, ShardedUpdates):
         def parts(step: ReplicaStep, values: list[Value], are_own: list[bool]) -> list[Value]:
             update = tf.cast(values.pop(), tf.int32)
             own = [index for index in range(len(values)) if are_own[index]]
-            with step_recording.watching_buckets(of_update=is_update) as watch:
+            with recording.watching_buckets(of_update=is_update):
                 sums = sums_of_taken(
                     step,
                     optimizer,
                     [values[index] for index in own],
                     [variables[places[index]] for index in own],
                     update,
-                    watch,
                     [cuts[index] for index in own],
                 )
             for index, (value, cut) in enumerate(zip(values, cuts, strict=True)):

@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.base.recording import Watch
+from tfdp.base import recording
 from tfdp.base.sharding import Sharding
 from tfdp.communication.collectives import Transport
 from tfdp.communication.replicas import Value
@@ -106,14 +106,13 @@ class CompressedUpdates(Compressed):
             update = tf.cast(values.pop(), tf.int32)
             own = [index for index, is_own in enumerate(are_own) if is_own]
             check_momentum(step, variables, values, own)
-            with step_recording.watching_buckets() as watch:
+            with recording.watching_buckets():
                 totals = summed(
                     step,
                     optimizer,
                     [values[index] for index in own],
                     [variables[index] for index in own],
                     update,
-                    watch,
                 )
             for index, total in zip(own, totals, strict=True):
                 values[index] = total
@@ -139,8 +138,8 @@ class CompressedUpdates(Compressed):
 
 def _summed(step: ReplicaStep, values: list[Value], are_own: list[bool]) -> list[Value]:
     own = [index for index, is_own in enumerate(are_own) if is_own]
-    with step_recording.watching_buckets() as watch:
-        totals = step.sum_without_gradient([values[index] for index in own], watch, compress=True)
+    with recording.watching_buckets():
+        totals = step.sum_without_gradient([values[index] for index in own], compress=True)
     for index, total in zip(own, totals, strict=True):
         values[index] = total
     return values
@@ -231,7 +230,6 @@ def summed(
     gradients: Sequence[Value],
     variables: Sequence[Any],
     update: tf.Tensor,
-    watch: Watch | None,
 ) -> list[Value]:
     """Returns the sums of an update's own gradients: compressed where it is so, else whole.
 
@@ -241,7 +239,6 @@ def summed(
       gradients: The replica's own gradients.
       variables: The variables that they belong to.
       update: The number of the update, an int32 scalar.
-      watch: A listener that is told of each bucket.
     """
     compressed = [
         index
@@ -250,14 +247,13 @@ def summed(
     ]
     whole = [index for index in range(len(gradients)) if index not in compressed]
     totals = list(gradients)
-    sums = step.sum_without_gradient([gradients[i] for i in whole], watch)
+    sums = step.sum_without_gradient([gradients[i] for i in whole])
     sums += sums_of_taken(
         step,
         optimizer,
         [gradients[i] for i in compressed],
         [variables[i] for i in compressed],
         update,
-        watch,
     )
     for index, total in zip(whole + compressed, sums, strict=True):
         totals[index] = total
@@ -270,7 +266,6 @@ def sums_of_taken(
     gradients: Sequence[Value],
     variables: Sequence[Any],
     update: tf.Tensor,
-    watch: Watch | None,
     cuts: Sequence[Sharding] | None = None,
 ) -> list[tf.Tensor]:
     """Returns the compressed sums of gradients that the compression takes: see `summed`.
@@ -312,7 +307,7 @@ def sums_of_taken(
         return found.sums
 
     payload_bytes = [compression.payload_bytes(tuple(gradient.shape)) for gradient in gradients]
-    return step.replicas.sum_by(compress, gradients, payload_bytes, watch)
+    return step.replicas.sum_by(compress, gradients, payload_bytes)
 
 
 def _warn_of_rows(optimizer: BaseOptimizer) -> None:

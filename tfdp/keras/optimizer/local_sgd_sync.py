@@ -13,10 +13,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdp.base import recording
 from tfdp.callbacks.checkpoint.model_variables import tensorflows
 from tfdp.communication.collectives import summable
 from tfdp.compression.exchange import exchange_between
-from tfdp.keras import step_recording
 from tfdp.keras._keras import BaseOptimizer, variables_of_optimizer
 from tfdp.keras.optimizer import compressed_updates
 from tfdp.keras.replica_step import Phase, ReplicaStep
@@ -115,8 +115,8 @@ def _assign(variables: Sequence[Any], values: Sequence[tf.Tensor]) -> None:
 
 
 def _mean(step: ReplicaStep, values: Sequence[tf.Tensor], waits: bool) -> list[tf.Tensor]:
-    with step_recording.watching_buckets(of_update=False, timed=waits) as watch:
-        sums = step.sum_without_gradient(values, watch)
+    with recording.watching_buckets(of_update=False, timed=waits):
+        sums = step.sum_without_gradient(values)
     return [total / tf.cast(step.num_replicas, total.dtype) for total in sums]
 
 
@@ -141,14 +141,12 @@ def _updated_by_outer(
     else:
         # A compression sums, so that each replica gives its part of the mean.
         own = [(start - value) / tf.cast(step.num_replicas, value.dtype) for start, value in pairs]
-        with step_recording.watching_buckets(of_update=False, timed=waits) as watch:
+        with recording.watching_buckets(of_update=False, timed=waits):
             if exchange_between(step.replicas).update_compression is None:
-                gradients = step.sum_without_gradient(own, watch, compress=True)
+                gradients = step.sum_without_gradient(own, compress=True)
             else:
                 update = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int32)
-                gradients = compressed_updates.summed(
-                    step, optimizer, own, variables, update, watch
-                )
+                gradients = compressed_updates.summed(step, optimizer, own, variables, update)
     with step.during(Phase.UPDATE), step.replicas.identical_writes():
         vars(optimizer)[ROUND]["outer"][number].apply(gradients, began)
     return [tf.convert_to_tensor(copy.value) for copy in began]
@@ -165,8 +163,8 @@ def mix(
     values = _values(variables)
 
     def mixed(distances: tuple[int, ...]) -> list[tf.Tensor]:
-        with step_recording.watching_buckets(of_update=False) as watch:
-            sums = step.replicas.sum_of_neighbours(values, distances, watch)
+        with recording.watching_buckets(of_update=False):
+            sums = step.replicas.sum_of_neighbours(values, distances)
         return [total / tf.cast(1 + len(distances), total.dtype) for total in sums]
 
     if len(mixings) == 1:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tfdp.communication.replicas import Value, replicas_of
-from tfdp.keras import program_recording
+from tfdp.keras import step_recording
 from tfdp.keras._keras import BaseOptimizer, LossScaleOptimizer, strategy_of_optimizer
 from tfdp.keras.nested_optimizers import innermost
 
@@ -96,7 +96,7 @@ class Updating:
 
     def recorded(self, gradients: list[Value | None]) -> list[Value | None]:
         """Records an update by gradients, if something records; returns what is used for them."""
-        return program_recording.update(gradients)
+        return step_recording.update(gradients)
 
     def all_finite(
         self,

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.base.recording import Recorder
+from tfdp.base.recording import Recorder, meeting, taps_of
 from tfdp.communication.replicas import (
     BatchShard,
     TurnBatchShard,
@@ -23,7 +23,6 @@ from tfdp.communication.replicas import (
     unequal_data,
 )
 from tfdp.errors import RankMismatchError
-from tfdp.keras import program_recording
 from tfdp.keras.trainer import rate_agreement
 
 
@@ -50,7 +49,7 @@ def checked(
         return []
     rates = [] if trained is None else rate_agreement.bits(trained)
     numbers = tf.concat([numbers[:1], *([rate] for rate in rates), numbers[1:]], 0)
-    with program_recording.meeting(recorder, numbers) as told:
+    with meeting([numbers], taps_of(recorder)) as told:
         told.append(strategy.extended.of_all_processes(numbers))
     by_rank = told[0]
     alike = tf.reduce_all(by_rank == by_rank[:1], 0)

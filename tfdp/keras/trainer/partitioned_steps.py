@@ -16,7 +16,7 @@ import tensorflow as tf
 from tfdp.base.recording import Recorder
 from tfdp.communication.engines import are_gpus
 from tfdp.communication.replicas import BatchShard, sharder_of
-from tfdp.keras import program_recording
+from tfdp.keras import step_recording
 from tfdp.keras.divergent_variables import check_round_ended
 from tfdp.keras.trainer import batch_agreement
 
@@ -192,19 +192,19 @@ class _Running:
         """Runs a step on a `BatchShard`, or on what is no batch and goes whole to each replica."""
         (data,) = args
         if tf.executing_eagerly():
-            program_recording.called(self._recorder, self._model, data)
-            step = program_recording.traced(self._recorder, step_function)
+            step_recording.called(self._recorder, self._model, data)
+            step = step_recording.traced(self._recorder, step_function)
             return sharder_of(self._strategy).run_whole(step, data)
         if step_function not in self._programs:
             compiles = self._model.jit_compile is True
-            step = program_recording.traced(self._recorder, step_function)
+            step = step_recording.traced(self._recorder, step_function)
             # Keras leaves steps as they are written, and all that they call.
             step = tf.autograph.experimental.do_not_convert(step)
             program = self._strategy.partitioned(step, jit_compile=compiles)
             program.prepare(self._recorder, may_loop=self._steps != 1)
             self._programs[step_function] = program
         program = self._programs[step_function]
-        program_recording.called(self._recorder, self._model, data)
+        step_recording.called(self._recorder, self._model, data)
         trained = self._model if self._trains else None
         checks = batch_agreement.checked(self._strategy, data, self._recorder, trained)
         with tf.control_dependencies(checks):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,18 +13,21 @@ from tfdp.partition.emit.writer import Called, Output, Writer
 Operand = Any  # an `Output`, or a Python number that becomes a constant of the other's dtype
 
 
-class Arithmetic:
-    """Writes small computations into a function.
+def _binary(type_: str, **attrs: Any) -> Callable[[Arithmetic, Operand, Operand], Output]:
+    def write(self: Arithmetic, a: Operand, b: Operand) -> Output:
+        a, b = self._pair(a, b)
+        return self._node(type_, [a, b], T=a.dtype, **attrs)
 
-    Args:
-      writer: The function.
-    """
+    return write
+
+
+class Arithmetic:
+    """Writes small computations into a function."""
 
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
 
     def constant(self, value: Any, dtype: tf.DType = tf.int32) -> Output:
-        """Returns a constant."""
         return self.writer.constant(value, dtype)
 
     def _node(self, type_: str, inputs: Sequence[Output], **attrs: Any) -> Output:
@@ -35,49 +38,16 @@ class Arithmetic:
         a, b = (x if isinstance(x, Output) else self.constant(x, dtype) for x in (a, b))
         return a, b
 
-    def _binary(self, type_: str, a: Operand, b: Operand, **attrs: Any) -> Output:
-        a, b = self._pair(a, b)
-        return self._node(type_, [a, b], T=a.dtype, **attrs)
-
-    def add(self, a: Operand, b: Operand) -> Output:
-        """Returns a + b."""
-        return self._binary("AddV2", a, b)
-
-    def subtract(self, a: Operand, b: Operand) -> Output:
-        """Returns a - b."""
-        return self._binary("Sub", a, b)
-
-    def multiply(self, a: Operand, b: Operand) -> Output:
-        """Returns a * b."""
-        return self._binary("Mul", a, b)
-
-    def divide(self, a: Operand, b: Operand) -> Output:
-        """Returns a / b, for floats."""
-        return self._binary("RealDiv", a, b)
-
-    def floor_divide(self, a: Operand, b: Operand) -> Output:
-        """Returns a // b."""
-        return self._binary("FloorDiv", a, b)
-
-    def modulo(self, a: Operand, b: Operand) -> Output:
-        """Returns a % b."""
-        return self._binary("FloorMod", a, b)
-
-    def maximum(self, a: Operand, b: Operand) -> Output:
-        """Returns the larger of both."""
-        return self._binary("Maximum", a, b)
-
-    def minimum(self, a: Operand, b: Operand) -> Output:
-        """Returns the smaller of both."""
-        return self._binary("Minimum", a, b)
-
-    def equal(self, a: Operand, b: Operand) -> Output:
-        """Returns whether a == b."""
-        return self._binary("Equal", a, b, incompatible_shape_error=True)
-
-    def greater(self, a: Operand, b: Operand) -> Output:
-        """Returns whether a > b."""
-        return self._binary("Greater", a, b)
+    add = _binary("AddV2")
+    subtract = _binary("Sub")
+    multiply = _binary("Mul")
+    divide = _binary("RealDiv")  # of floats
+    floor_divide = _binary("FloorDiv")
+    modulo = _binary("FloorMod")
+    maximum = _binary("Maximum")
+    minimum = _binary("Minimum")
+    equal = _binary("Equal", incompatible_shape_error=True)
+    greater = _binary("Greater")
 
     def within(self, a: Operand, begin: Operand, end: Operand) -> Output:
         """Returns whether begin <= a < end."""
@@ -92,7 +62,6 @@ class Arithmetic:
         return self._node("SelectV2", [condition, a, b], T=a.dtype)
 
     def cast(self, a: Output, dtype: tf.DType) -> Output:
-        """Returns a in another dtype."""
         if a.dtype == dtype:
             return a
         return self._node("Cast", [a], SrcT=a.dtype, DstT=dtype, Truncate=False)
@@ -154,14 +123,12 @@ class Arithmetic:
         return self._node("Pack", values, N=len(values), T=values[0].dtype, axis=0)
 
     def concat(self, values: Sequence[Output], axis: int) -> Output:
-        """Returns tensors joined along an axis."""
         if len(values) == 1:
             return values[0]
         inputs = [*values, self.constant(axis)]
         return self._node("ConcatV2", inputs, N=len(values), T=values[0].dtype, Tidx=tf.int32)
 
     def reshape(self, a: Output, shape: Output | Sequence[Operand]) -> Output:
-        """Returns a in another shape."""
         to = shape if isinstance(shape, Output) else self.pack(shape, tf.int32)
         return self._node("Reshape", [a, to], T=a.dtype, Tshape=to.dtype)
 
@@ -170,7 +137,6 @@ class Arithmetic:
         return self._node("ExpandDims", [a, self.constant(axis)], T=a.dtype, Tdim=tf.int32)
 
     def transpose(self, a: Output, order: Sequence[int]) -> Output:
-        """Returns a with its axes in another order."""
         if list(order) == sorted(order):
             return a
         return self._node("Transpose", [a, self.constant(order)], T=a.dtype, Tperm=tf.int32)
@@ -181,30 +147,25 @@ class Arithmetic:
         return self._node("Slice", [a, *ends], T=a.dtype, Index=tf.int32)
 
     def slice_axis(self, a: Output, rank: int, axis: int, begin: Operand, size: Operand) -> Output:
-        """Returns the entries `begin` to `begin + size` along one axis."""
         begins: list[Operand] = [0] * rank
         sizes: list[Operand] = [-1] * rank
         begins[axis], sizes[axis] = begin, size
         return self.slice(a, begins, sizes)
 
     def sum(self, a: Output, axes: Sequence[int], keep: bool = False) -> Output:
-        """Returns sums over axes."""
         return self.reduce("Sum", a, axes, keep)
 
     def reduce(self, type_: str, a: Output, axes: Sequence[int], keep: bool = False) -> Output:
-        """Returns the reduction of the given type over axes."""
         attrs = {} if type_ in ("All", "Any") else {"T": a.dtype}
         axes_of = self.constant(np.array(axes, np.int32))
         return self._node(type_, [a, axes_of], Tidx=tf.int32, keep_dims=keep, **attrs)
 
     def zeros_like(self, a: Output) -> Output:
-        """Returns zeros in the shape of a."""
         return self._node("ZerosLike", [a], T=a.dtype)
 
     def call(
         self, function: str, inputs: Sequence[Output], dtypes: Sequence[tf.DType]
     ) -> list[Output]:
-        """Returns what a function gives, called by its name."""
         return self.writer.node(
             "StatefulPartitionedCall",
             inputs,

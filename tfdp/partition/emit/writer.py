@@ -22,6 +22,9 @@ _names = itertools.count()
 # The device of operations that run in the memory of a replica's host, see `registering.host_of`.
 HOST = "CPU:0"
 
+# Farther from an operation of the one-device program than any that is written.
+_FAR = 1 << 30
+
 
 @dataclasses.dataclass(frozen=True)
 class Called:
@@ -82,6 +85,9 @@ class Writer:
         self._used: dict[str, int] = {}
         self._constants: dict[tuple[str, tuple[int, ...], bytes, bool], Output] = {}
         self._is_on_host = False
+        # Of what is no operation of the one-device program the nearest that it comes from, and the
+        # distance: an argument comes from itself.
+        self._sources: dict[str, tuple[int, str]] = {}
 
     @property
     def nodes(self) -> Sequence[NodeDef]:
@@ -94,9 +100,13 @@ class Writer:
         return self._arguments
 
     def argument(self, name: str, dtype: tf.DType) -> Output:
-        """Adds an argument."""
-        self._arguments.append(Output(self, self._unique(name), dtype))
+        self._arguments.append(self._argument(name, dtype))
         return self._arguments[-1]
+
+    def _argument(self, name: str, dtype: tf.DType) -> Output:
+        found = Output(self, self._unique(name), dtype)
+        self._sources[found.name] = _FAR, found.name
+        return found
 
     def use(self, output: Output) -> Output:
         """Returns a tensor of this function, or of one around it, as this function calls it."""
@@ -108,7 +118,7 @@ class Writer:
             )
         outside = self.outer.use(output)
         if outside not in self.captures:
-            self.captures[outside] = Output(self, self._unique("captured"), output.dtype)
+            self.captures[outside] = self._argument("captured", output.dtype)
         return self.captures[outside]
 
     def copy(
@@ -127,7 +137,21 @@ class Writer:
         new = self._definition.node_def.add()
         new.op = type_
         new.name = self._unique(f"tfdp/{type_}")
-        return self._complete(new, inputs, attrs)
+        outputs = self._complete(new, inputs, attrs)
+        sources = [self._source(each.partition(":")[0]) for each in new.input[: len(inputs)]]
+        distance, source = min(sources, key=lambda each: each[0], default=(2 * _FAR, new.name))
+        self._sources[new.name] = distance + 1, source
+        return outputs
+
+    def source_of(self, output: Output) -> str:
+        """Returns the nearest operation of the one-device program that a tensor comes from.
+
+        Where there is none it is an argument.
+        """
+        return self._source(output.node)[1]
+
+    def _source(self, node: str) -> tuple[int, str]:
+        return self._sources.get(node, (0, node))
 
     def _complete(
         self, new: NodeDef, inputs: Sequence[Output], attrs: Mapping[str, Any]
@@ -221,6 +245,15 @@ def attrs_of_compiled(function: FunctionDef) -> dict[str, Any]:
         "executor_type": "",
         "_XlaMustCompile": True,
     }
+
+
+def called(node: NodeDef) -> Iterator[str]:
+    """Yields the names of the functions that an operation calls."""
+    for attr in node.attr.values():
+        if attr.WhichOneof("value") == "func":
+            yield attr.func.name
+        for each in attr.list.func:
+            yield each.name
 
 
 def attr_value(value: Any) -> AttrValue:

@@ -1,103 +1,154 @@
-"""The order of one function's operations, seen from its collectives.
+"""What the collectives of a finished program need of each other, and what they are for.
 
-A number stands for each collective, and a set of collectives is an `int` with a bit for each: one
-pass forward and one backward over the operations tell what each of them needs, and what needs it.
+Of a step of training, those of *buckets* give what variables that are trained are updated with:
+gradients, and whatever travels with them. *Meetings* are others that buckets need: the step waits
+for them before or inside its backward pass. All the rest are *endings*, such as sums of metrics.
+
+A bucket may be needed by others, too: gradients travel with what the backward pass of a
+BatchNormalization sums, and one update may come after another. What needs a bucket is in another
+*set*.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Sequence, Set
+from typing import NamedTuple
 
-from tfdp.partition._tensorflow import FunctionDef, NodeDef
+from tfdp.partition.emit.writer import called
+from tfdp.partition.partitioning import ReplicaProgram
+from tfdp.partition.program_record import Exchanged
+from tfdp.partition.rules.variables import ASSIGNMENTS, SCATTERS, WRITES
 
-# The names of the operations that rules write besides the program's own begin so.
-OWN = "tfdp/"
+_WRITES = frozenset({*ASSIGNMENTS, *SCATTERS, *WRITES})
 
 
-class Ordering:
-    """One function of a program: what comes before and after its collectives.
+class CollectiveOrder:
+    """What the collectives of a program need of each other, from one pass over its functions.
+
+    A number stands for each collective, and a set of them is an `int` with a bit for each.
 
     Args:
-      definition: The function.
-      caller: The function around it, and the operation there that calls it; None: the program's.
+      program: The program.
+      trained: Which of its `externals` are variables that are trained.
 
     Attributes:
-      inputs: For each operation the names of what it takes and waits for.
-      own: The collectives that an operation is, or holds in its functions.
-      needs: For each operation the collectives that come before it.
-      results: For each operation the collectives whose results it needs.
-      needed_by: For each operation the collectives that come after it.
+      collectives: The collectives, in the order in which they begin.
+      needs: For each of them the set of those whose results it needs.
+      within: For each "branch" or "loop": what holds it; "": it is in every step.
+      updates: For each operation that writes a trained variable the set of those that it needs.
     """
 
-    def __init__(self, definition: FunctionDef, caller: tuple[Ordering, NodeDef] | None) -> None:
-        self.definition, self.caller = definition, caller
-        self.inputs = {
-            node.name: [_source(each) for each in node.input] for node in definition.node_def
-        }
-        self.own: dict[str, int] = {}
-        self.needs: dict[str, int] = {}
-        self.results: dict[str, int] = {}
-        self.needed_by: dict[str, int] = dict.fromkeys(self.inputs, 0)
+    def __init__(self, program: ReplicaProgram, trained: Collection[int] = ()) -> None:
+        self.collectives = program.report.exchanged
+        self.needs = [0] * len(self.collectives)
+        self.within = [""] * len(self.collectives)
+        self.updates: list[int] = []
+        self._functions = {each.signature.name: each for each in program.functions}
+        self._numbers = {(each.function, each.node): n for n, each in enumerate(self.collectives)}
+        arguments = self._arguments(program.name)
+        externals = arguments[len(arguments) - len(program.externals) :]
+        self._visit(program.name, 0, "", {externals[index] for index in trained})
 
-    def outwards(self) -> Iterator[Ordering]:
-        """Yields the function and those around it."""
-        function: Ordering | None = self
-        while function is not None:
-            yield function
-            function = None if function.caller is None else function.caller[0]
+    def _visit(self, name: str, around: int, within: str, trained: Set[str]) -> int:
+        """Goes through a function, and those that it calls; returns the collectives in it.
 
-    def holds(self, node: str, collective: int) -> None:
-        """Notes that an operation is a collective, and so what calls the function holds it."""
-        self.own[node] = self.own.get(node, 0) | collective
-        if self.caller is not None:
-            outer, call = self.caller
-            outer.holds(call.name, collective)
-
-    def connect(self) -> None:
-        """Finds what each operation needs, and is needed by."""
-        for node in self.definition.node_def:
-            before = results = 0
-            for given in node.input:
-                source = _source(given)
-                if source not in self.inputs:  # an argument
-                    continue
-                own = self.own.get(source, 0)
-                before |= self.needs[source] | own
-                # Collectives begin one after the other, whether they need each other or not.
-                if not (given.startswith("^") and own and node.name in self.own):
-                    results |= self.results[source] | own
-            self.needs[node.name], self.results[node.name] = before, results
-        for node in reversed(self.definition.node_def):
-            after = self.needed_by[node.name] | self.own.get(node.name, 0)
-            for source in self.inputs[node.name]:
-                if source in self.needed_by:
-                    self.needed_by[source] |= after
-
-    def source_of(self, name: str) -> str:
-        """Returns the nearest operation of the one-device program that a tensor comes from.
-
-        Where there is none it is an argument.
+        Args:
+          name: The function.
+          around: What the operation needs that calls it.
+          within: Where that is, as of a collective.
+          trained: Its arguments that are trained variables.
         """
-        seen, open_ = {name}, [name]
-        for each in open_:
-            if each in self.inputs and not each.startswith(OWN):
-                return each
-            for source in self.inputs.get(each, ()):
-                if source not in seen:
-                    seen.add(source)
-                    open_.append(source)
-        return next((each for each in open_ if not each.startswith(OWN)), name)
+        held, holders = 0, set[str]()
+        results: dict[str, int] = {}  # of each operation what one needs that takes its result
+        for node in self._functions[name].node_def:
+            needed = waited = own = 0
+            for given in node.input:
+                source = given.removeprefix("^").partition(":")[0]
+                if given.startswith("^") and source in holders:
+                    waited |= results[source]
+                else:
+                    needed |= results.get(source, 0)  # an argument needs none
+            if (name, node.name) in self._numbers:
+                number = self._numbers[name, node.name]
+                self.needs[number], self.within[number] = needed | around, within
+                own = 1 << number
+            taken = [each for each in node.input if not each.startswith("^")]
+            if node.op in _WRITES and not trained.isdisjoint(taken):
+                self.updates.append(needed | waited | around)
+            inner = "loop" if node.op == "While" or within == "loop" else "branch"
+            for function in called(node):
+                if function in self._functions:
+                    # What chooses a branch is not given to it.
+                    given_to = taken[1:] if node.op in ("If", "Case") else taken
+                    pairs = zip(self._arguments(function), given_to, strict=False)
+                    handles = {argument for argument, each in pairs if each in trained}
+                    own |= self._visit(function, needed | around, inner, handles)
+            if own:
+                holders.add(node.name)
+            else:  # collectives begin one after the other, whether they need each other or not
+                needed |= waited
+            results[node.name] = needed | own
+            held |= own
+        return held
+
+    def _arguments(self, function: str) -> Sequence[str]:
+        return [each.name for each in self._functions[function].signature.input_arg]
 
 
-def called(node: NodeDef) -> Iterator[str]:
-    """Yields the names of the functions that an operation's attributes hold."""
-    for key in sorted(node.attr):
-        value = node.attr[key]
-        if value.WhichOneof("value") == "func":
-            yield value.func.name
-        elif value.WhichOneof("value") == "list":
-            yield from (each.name for each in value.list.func)
+class Purposes(NamedTuple):
+    """The collectives of a program by what they are for.
+
+    Attributes:
+      buckets: Sets of those that give updates. In a set none needs another: one backward pass gives
+        their summands.
+      meetings: What buckets need.
+      endings: The others.
+    """
+
+    buckets: Sequence[Sequence[Exchanged]]
+    meetings: Sequence[Exchanged]
+    endings: Sequence[Exchanged]
 
 
-def _source(given: str) -> str:
-    return given.removeprefix("^").partition(":")[0]
+def purposes(program: ReplicaProgram, trained: Collection[int]) -> Purposes:
+    """Returns what the collectives of a program are for.
+
+    Args:
+      program: The program.
+      trained: Which of its `externals` are variables that are trained.
+    """
+    order = CollectiveOrder(program, trained)
+    buckets = meetings = 0
+    for update in order.updates:
+        last = update
+        for number in members(update):
+            last &= ~order.needs[number]
+        buckets |= last
+    sets: list[list[int]] = []
+    for number in members(buckets):
+        needs, function = order.needs[number], order.collectives[number].function
+        meetings |= needs
+        if not sets or any(
+            function != order.collectives[each].function or needs >> each & 1 for each in sets[-1]
+        ):
+            sets.append([])
+        sets[-1].append(number)
+
+    def exchanged(numbers: Sequence[int]) -> list[Exchanged]:
+        return [order.collectives[number] for number in numbers]
+
+    everything = (1 << len(order.needs)) - 1
+    return Purposes(
+        [exchanged(each) for each in sets],
+        exchanged(members(meetings & ~buckets)),
+        exchanged(members(everything & ~meetings & ~buckets)),
+    )
+
+
+def members(collectives: int) -> list[int]:
+    """Returns the numbers of a set of collectives.
+
+    >>> members(0b1101)
+    [0, 2, 3]
+    """
+    return [number for number in range(collectives.bit_length()) if collectives >> number & 1]

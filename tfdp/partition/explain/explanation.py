@@ -13,14 +13,16 @@ from typing import Any
 from tfdp.base import words
 from tfdp.base.atomic_files import replace_text
 from tfdp.partition.explain import explanation_text
-from tfdp.partition.explain.dependencies import Amount, Dependencies, Position
+from tfdp.partition.explain.collective_order import CollectiveOrder, members
 from tfdp.partition.partitioning import ReplicaProgram
 from tfdp.partition.program_record import (
     AFTER,
     EVERYWHERE,
+    PRODUCTS,
     SHARE,
     WHOLE,
     Computed,
+    Content,
     Whole,
     total_bytes,
 )
@@ -28,6 +30,14 @@ from tfdp.partition.sizes import Batch, SizeLike, evaluated
 
 FILE = "explain.json"
 _FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Amount:
+    """A number of operations, and how many of them are matrix products and convolutions."""
+
+    operations: int = 0
+    products: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +60,6 @@ class CollectiveFacts:
         batch in the forward pass, and sums for their gradients.
       within: "branch" or "loop": what holds it; "": it is in every step.
       needs: The numbers of those whose results it needs.
-      overlaps: The operations that can be computed while it travels: they neither need it nor are
-        needed by it.
     """
 
     number: int
@@ -67,7 +75,6 @@ class CollectiveFacts:
     normalization_bytes: int
     within: str
     needs: tuple[int, ...]
-    overlaps: Amount
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,10 +115,9 @@ class CollectiveGroup:
     @classmethod
     def of(cls, computed: Iterable[Computed]) -> CollectiveGroup:
         """Returns the group of some operations."""
-        operations = list(computed)
-        counts = collections.Counter(each.operation for each in operations)
+        counts = collections.Counter(each.operation for each in computed)
         types = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-        return cls(sum(map(Amount.of, operations), Amount()), types)
+        return cls(Amount(counts.total(), sum(counts[each] for each in PRODUCTS)), types)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,46 +201,50 @@ def explain(program: ReplicaProgram, lengths: Mapping[Batch, int] | None = None)
       program: The program.
       lengths: The lengths of batches, for bytes in numbers; without one they are in its terms.
     """
-    known, dependencies = lengths or {}, Dependencies(program)
-    places = (SHARE, WHOLE, AFTER, EVERYWHERE)
-    by_place: dict[str, list[Computed]] = {place: [] for place in places}
-    for each in dependencies.computed:
-        by_place[each.place].append(each)
+    known, order, report = lengths or {}, CollectiveOrder(program), program.report
+
+    def group(*places: str) -> CollectiveGroup:
+        return CollectiveGroup.of(each for each in report.computed if each.place in places)
+
     return Explanation(
-        replicas=program.report.num_replicas,
-        total=dependencies.total,
+        replicas=report.num_replicas,
+        total=CollectiveGroup.of(report.computed).amount,
         collectives=tuple(
-            _facts(number, position, known, program.report.num_replicas)
-            for number, position in enumerate(dependencies.collectives, 1)
+            _facts(order, number, known, report.num_replicas)
+            for number in range(len(order.collectives))
         ),
-        whole=_whole(program.report.whole, known),
-        share=CollectiveGroup.of(by_place[SHARE]),
-        everywhere=CollectiveGroup.of([*by_place[EVERYWHERE], *by_place[AFTER]]),
-        gathered=CollectiveGroup.of(by_place[AFTER]),
-        undivided=CollectiveGroup.of([*by_place[WHOLE], *by_place[AFTER]]).amount.products,
+        whole=_whole(report.whole, known),
+        share=group(SHARE),
+        everywhere=group(EVERYWHERE, AFTER),
+        gathered=group(AFTER),
+        undivided=group(WHOLE, AFTER).amount.products,
     )
 
 
 def _facts(
-    number: int, position: Position, lengths: Mapping[Batch, int], replicas: int
+    order: CollectiveOrder, number: int, lengths: Mapping[Batch, int], replicas: int
 ) -> CollectiveFacts:
-    exchanged = position.exchanged
+    exchanged = order.collectives[number]
     known, size = _measured(exchanged.size_bytes, lengths)
+    # Code of the replicas' own may be given nothing that travels.
+    contents = exchanged.contents or [Content(exchanged.node, exchanged.node, "of its own", None)]
+    # A tensor whose size is not known travels alone.
+    sizes = [each.size_bytes if isinstance(each.size_bytes, int) else 0 for each in contents]
+    largest = contents[sizes.index(max(sizes))]
     return CollectiveFacts(
-        number=number,
+        number=number + 1,
         kind=exchanged.kind,
         tensors=exchanged.tensors,
         size_bytes=known,
         size=size,
         bytes_sent=exchanged.bytes_sent(known, replicas),
-        largest=f"{position.largest}, {position.largest_kind}",
+        largest=f"{largest.source}, {largest.kind}",
         operation=exchanged.operation,
         line=exchanged.line,
         why=exchanged.why,
         normalization_bytes=exchanged.normalization_bytes,
-        within=position.within,
-        needs=tuple(each + 1 for each in position.needs),
-        overlaps=position.overlaps,
+        within=order.within[number],
+        needs=tuple(each + 1 for each in members(order.needs[number])),
     )
 
 

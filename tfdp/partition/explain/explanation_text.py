@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from tfdp.base.words import count, size
 
 if TYPE_CHECKING:
-    from tfdp.partition.explain.dependencies import Amount
     from tfdp.partition.explain.explanation import (
+        Amount,
         CollectiveFacts,
         CollectiveGroup,
         Explanation,
@@ -120,19 +120,10 @@ def waits_for(facts: CollectiveFacts) -> str:
     return ", ".join("-".join(map(str, run)) for run in runs) or "none"
 
 
-def overlaps(facts: CollectiveFacts, explanation: Explanation) -> str:
-    """Says how much of a step can be computed while a collective travels."""
-    total, free = explanation.total, facts.overlaps
-    said = f"{free.operations:,} of {count(total.operations, 'operation')}"
-    if total.products:
-        said = f"{said}, {free.products:,} of {count(total.products, 'product')}"
-    return said
-
-
 def amount(found: Amount) -> str:
     """Says how many operations there are, and how many products among them.
 
-    >>> from tfdp.partition.explain.dependencies import Amount
+    >>> from tfdp.partition.explain.explanation import Amount
     >>> amount(Amount(12, 1)), amount(Amount(1, 0))
     ('12 operations (1 product)', '1 operation')
     """
@@ -172,9 +163,7 @@ def _collectives(explanation: Explanation) -> Iterator[str]:
         yield from _wrapped(f"{largest}{facts.largest}", indent=5)
         yield from _wrapped(f"asked for by {asked_by(facts)}", indent=5)
         needs = f"the results of {waits_for(facts)}" if facts.needs else "no other's result"
-        yield from _wrapped(
-            f"needs {needs}; overlaps with {overlaps(facts, explanation)}", indent=5
-        )
+        yield from _wrapped(f"needs {needs}", indent=5)
 
 
 def _whole(explanation: Explanation) -> Iterator[str]:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import tensorflow as tf
 
 from tfdp.partition._tensorflow import FunctionDef, NodeDef, kernels_of, op_def_registry
-from tfdp.partition.emit.writer import attr_value, attrs_of_compiled, unique_name
+from tfdp.partition.emit.writer import attr_value, attrs_of_compiled, called, unique_name
 from tfdp.partition.partitioning import ReplicaProgram
 from tfdp.partition.source import outputs_of
 
@@ -79,16 +79,13 @@ def compiled(program: ReplicaProgram, device_type: str) -> ReplicaProgram:
 
 def _within(functions: Sequence[FunctionDef], calls: Callable[[NodeDef], bool]) -> Collection[str]:
     """Returns the names of the functions that some operations call, and of those that they call."""
-    found = {
-        name
-        for function in functions
-        for node in function.node_def
-        if calls(node)
-        for name in _called(node)
-    }
-    while more := _called_by(functions, found) - found:
-        found |= more
-    return found
+    nodes = {function.signature.name: function.node_def for function in functions}
+    every = (node for within in nodes.values() for node in within)
+    found = [name for node in every if calls(node) for name in called(node)]
+    for name in found:  # which grows
+        inner = {each for node in nodes.get(name, ()) for each in called(node)}
+        found.extend(inner.difference(found))
+    return set(found)
 
 
 class _Kernels:
@@ -119,7 +116,7 @@ class _Kernels:
             return False
         if not any(self._takes(kernel, node) for kernel in kernels_of(node.op)):
             return False
-        return all(self._compiles(name) for name in _called(node))
+        return all(self._compiles(name) for name in called(node))
 
     def has_draw(self, node: NodeDef) -> bool:
         """Returns whether the operation draws numbers, and XLA compiles it."""
@@ -309,26 +306,6 @@ def _draws(node: NodeDef) -> bool:
 
 def _must_compile(node: NodeDef) -> bool:
     return "_XlaMustCompile" in node.attr and node.attr["_XlaMustCompile"].b
-
-
-def _called_by(functions: Iterable[FunctionDef], names: Collection[str]) -> set[str]:
-    """Returns the names of the functions that some functions call."""
-    return {
-        name
-        for function in functions
-        if function.signature.name in names
-        for node in function.node_def
-        for name in _called(node)
-    }
-
-
-def _called(node: NodeDef) -> Iterable[str]:
-    """Returns the names of the functions that an operation calls."""
-    for attr in node.attr.values():
-        if attr.WhichOneof("value") == "func":
-            yield attr.func.name
-        for each in attr.list.func:
-            yield each.name
 
 
 @functools.cache

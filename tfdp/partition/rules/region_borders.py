@@ -1,13 +1,12 @@
 """The borders of regions in which each replica computes its own, and marks in a program.
 
-See `per_replica_region` and `marks`.
+See `marks`.
 """
 
 from __future__ import annotations
 
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED
-from tfdp.partition.marks import part_asked_for
-from tfdp.partition.per_replica_region import (
+from tfdp.partition.marks import (
     BORDER,
     FIRST_ROWS,
     MEAN,
@@ -15,6 +14,7 @@ from tfdp.partition.per_replica_region import (
     ROWS,
     WHOLE,
     border,
+    part_asked_for,
 )
 from tfdp.partition.rules.elementwise import identity
 from tfdp.partition.rules.registry import Results, Step, rule

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from tfdp.partition.layouts import REPLICATED, Sharded
-from tfdp.partition.per_replica_region import BORDER
+from tfdp.partition.marks import BORDER
 from tfdp.partition.program_record import PRODUCTS
 from tfdp.partition.rules.filling import cut
 from tfdp.partition.rules.registry import Step

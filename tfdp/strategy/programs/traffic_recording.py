@@ -1,7 +1,7 @@
 """The recording of what a program's replicas send, if it was made for a recorder.
 
 Watches stand beside the collectives of the program, which is otherwise the same: what they note is
-what `tfdp.base.recording` says, by what `tfdp.partition.explain.purposes` says that each collective
+what `tfdp.base.recording` says, by what `tfdp.partition.purposes` says that each collective
 is for. A watch is a function that every local replica has of its own, for its buffers.
 """
 

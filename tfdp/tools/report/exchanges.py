@@ -10,7 +10,7 @@ from tfdp.base import words
 
 FILE = "explain.json"
 
-COLLECTIVES = ("number", "kind", "bytes", "sent", "needs", "overlaps", "largest", "asked for by")
+COLLECTIVES = ("number", "kind", "bytes", "sent", "needs", "largest", "asked for by")
 WHOLE = ("operation", "line", "why", "times", "gathered")
 LOCAL = ("where", "operations", "products")
 
@@ -54,7 +54,7 @@ def exchanges(values: Mapping[str, Any]) -> Exchanges:
     }
     return Exchanges(
         sentences=tuple(map(str, values["summary"])),
-        collectives=tuple(_collective(each, values["total"]) for each in values["collectives"]),
+        collectives=tuple(_collective(each) for each in values["collectives"]),
         whole=tuple(
             (
                 str(each["operation"]),
@@ -72,7 +72,7 @@ def exchanges(values: Mapping[str, Any]) -> Exchanges:
     )
 
 
-def _collective(values: Mapping[str, Any], total: Mapping[str, Any]) -> tuple[str, ...]:
+def _collective(values: Mapping[str, Any]) -> tuple[str, ...]:
     needs = ", ".join(words.number(number) for number in values["needs"])
     return (
         words.number(values["number"]),
@@ -81,7 +81,6 @@ def _collective(values: Mapping[str, Any], total: Mapping[str, Any]) -> tuple[st
         str(values["size"]),
         words.size(values["bytes_sent"]),
         needs or "–",
-        f"{words.number(values['overlaps']['operations'])} of {words.number(total['operations'])}",
         str(values["largest"]),
         str(values["asked_by"]),
     )
