@@ -196,14 +196,6 @@ def of_each_replica(function: Callable[[Any], Any], value: Any) -> Any:
     return function(value)
 
 
-def whole_place(rows: Any) -> Any:
-    """Returns `BatchShard.place` of a batch that one replica has by itself; of specs, its spec."""
-    if any(isinstance(leaf, tf.TypeSpec) for leaf in tf.nest.flatten(rows)):
-        return tf.TensorSpec([4], tf.int64)
-    size = num_rows(rows)
-    return tf.stack([tf.zeros_like(size), size, tf.zeros_like(size), size])
-
-
 def num_rows(element: Any) -> tf.Tensor:
     """Returns the number of examples of a batch, or a share, as int64."""
     return rows_of(next(leaf for leaf in tf.nest.flatten(element) if _can_be_sharded(leaf)))

@@ -81,10 +81,14 @@ class ShardIterator(DistributedIterator):
 
     @functools.cached_property
     def cuts(self) -> ShardIterator:
-        """An iterator over the same elements that gives a `BatchShard` for each share."""
+        """An iterator over the same elements that gives a `BatchShard` for each share.
+
+        One replica's elements are batches, and stay so.
+        """
         spec = self._element_spec
-        several = self._strategy.extended.num_replicas > 1
-        cuts: Any = BatchShard(*element_of(spec)) if several else BatchShard(element_of(spec), ())
+        if self._strategy.extended.num_replicas == 1:
+            return self
+        cuts: Any = BatchShard(*element_of(spec))
         return self.over(self, element_spec=Counted(cuts) if isinstance(spec, Counted) else cuts)
 
     def get_next(self, name: str | None = None) -> Any:
@@ -141,9 +145,11 @@ class ShardIterator(DistributedIterator):
     def _spec_class(self) -> type[ShardIteratorSpec]:
         return ShardIteratorSpec
 
-    def _given(self, share: BatchShard) -> Any:
+    def _given(self, share: Any) -> Any:
         """Returns what a replica is given for a share, or its spec; no row where it is empty."""
-        if isinstance(element_of(self._element_spec), BatchShard):
+        if not isinstance(share, BatchShard) or isinstance(
+            element_of(self._element_spec), BatchShard
+        ):
             return share
         if isinstance(share, FullBatchShard) or not tf.is_tensor(share.place):
             return share.rows
@@ -246,6 +252,8 @@ class ShardIterator(DistributedIterator):
 
     def _check(self, elements: Sequence[Any]) -> tf.Tensor:
         """Raises unless the elements are the shares of one batch."""
+        if self._strategy.extended.num_replicas == 1:
+            return _true()
         first = self._strategy.extended.first_rank
         with tf.device("CPU:0"):
             places = [tf.identity(cut.place) for cut in self._cuts_of(elements)]
@@ -253,20 +261,19 @@ class ShardIterator(DistributedIterator):
             right = tf.reduce_all(ranks == tf.range(first, first + len(places), dtype=tf.int64))
             return _asserted(right, [_BROKEN], right)
 
-    def _cuts_of(self, elements: Sequence[Any]) -> list[BatchShard]:
-        """Returns the elements of all devices as `BatchShard`s."""
+    def _cuts_of(self, elements: Sequence[Any]) -> list[Any]:
+        """Returns what `_cut_of` makes of the elements of all devices."""
         cuts = []
         for device, element in zip(self._strategy.extended.worker_devices, elements, strict=True):
             with tf.device(device):
                 cuts.append(self._cut_of(element))
         return cuts
 
-    def _cut_of(self, element: Any) -> BatchShard:
-        """Returns an element, or its spec, as a `BatchShard`."""
+    def _cut_of(self, element: Any) -> Any:
+        """Returns an element, or its spec, as a `BatchShard`; one replica's is the batch."""
         element = element_of(element)
         if self._strategy.extended.num_replicas == 1:
-            rows = element.rows if isinstance(element, BatchShard) else element
-            return FullBatchShard(rows, batch_sharding.whole_place(rows))
+            return element
         rows_spec = element_of(self._element_spec)[0]
         kind = FullBatchShard if batch_sharding.are_even(rows_spec) else BatchShard
         rows, *numbers = element

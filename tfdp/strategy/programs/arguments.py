@@ -188,7 +188,10 @@ class Arguments:
         return specs
 
     def cut(self, num_replicas: int) -> ArgumentSharding:
-        """Returns how the arguments are cut: each by its first axis, equal lengths together."""
+        """Returns how the arguments are cut: each by its first axis, equal lengths together.
+
+        One replica takes all as it is: its program is the same for all lengths.
+        """
         numbers: dict[Any, int] = {}
         batches: list[int | None] = []
         shortest: int | None = None
@@ -204,6 +207,8 @@ class Arguments:
                 shortest = least if shortest is None else min(shortest, least)
         whole = self.lengths_are_known and not any(self._in_parts)
         may_be_empty = not whole or (shortest is not None and shortest < num_replicas)
+        if num_replicas == 1:
+            return self._cut(batches, may_be_empty=False).whole()
         return self._cut(batches, may_be_empty)
 
     def cut_of_shares(self, shares: ArgumentShards) -> ArgumentSharding:

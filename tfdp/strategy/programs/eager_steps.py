@@ -82,8 +82,6 @@ def _spread(replicas: Replicas, variable: Any) -> None:
 def _whole(replicas: Replicas, cut: BatchShard) -> Any:
     """Returns the rows of the whole batch, without stand-ins."""
     leaves = tf.nest.flatten(cut.rows)
-    if replicas.num_replicas == 1:
-        return cut.rows
     lengths = RowCounts.of(cut)
     if not lengths.are_known:
         lengths = lengths.when_run()
