@@ -7,14 +7,13 @@ tracing may not know: these are taken for one batch, as long as that is so when 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tfdp.base.batch_shards import share_place
-from tfdp.communication.replicas import BatchShard, TurnBatchShard, of_replica, rows_of
+from tfdp.communication.replicas import BatchShard, KnownLengths, TurnBatchShard, of_replica
 
 
 class RowCounts(NamedTuple):
@@ -34,17 +33,15 @@ class RowCounts(NamedTuple):
     @classmethod
     def of(cls, cut: BatchShard) -> RowCounts:
         """Returns the lengths of which a replica's `BatchShard`, or that of all, tells."""
-        place, lengths = tf.nest.map_structure(
-            functools.partial(of_replica, 0), (cut.place, cut.lengths)
-        )
+        place, known = of_replica(0, cut.place), of_replica(0, cut.known)
         with tf.device("CPU:0"):
+            place = tf.cast(place, tf.int32)
             if isinstance(cut, TurnBatchShard):
-                return cls(None, tf.cast(place[3:4], tf.int32), tf.cast(place[4:], tf.int32))
-            if not lengths:
-                return cls(None, tf.cast(place[3:4], tf.int32))
-            ((text, numbers),) = lengths.items()
-            known = tuple(int(each) if each else None for each in text.split(","))
-            return cls(known, tf.cast(numbers, tf.int32))
+                return cls(None, place[3:4], place[4:])
+            if not known:
+                return cls(None, place[3:4])
+            lengths = tuple(None if length < 0 else length for length in known.lengths)
+            return cls(lengths, place[4 : 4 + len(lengths)])
 
     @property
     def are_known(self) -> bool:
@@ -86,10 +83,9 @@ class RowCounts(NamedTuple):
         return self._replace(known=tuple(self.numbers.numpy().tolist()))
 
 
-def told(leaves: Sequence[Any]) -> dict[str, tf.Tensor] | None:
-    """Returns `BatchShard.lengths` of whole leaves; None if they are known to have one length."""
+def known_lengths(leaves: Sequence[Any]) -> KnownLengths | None:
+    """Returns what tracing knows of whole leaves' lengths; None if they are known to be one."""
     known = [None if leaf.shape.rank is None else leaf.shape[0] for leaf in leaves]
     if len(leaves) == 1 or (None not in known and len(set(known)) == 1):
         return None
-    text = ",".join("" if length is None else str(length) for length in known)
-    return {text: tf.stack([rows_of(leaf) for leaf in leaves])}
+    return KnownLengths(tuple(-1 if length is None else length for length in known))

@@ -100,7 +100,7 @@ class ShardDataset(DistributedDataset):
         """Makes a dataset of the shares of the process' own replicas."""
         extended: Any = strategy.extended
         compares = extended.in_cluster and not are_counted
-        seen = BatchCheck.of(shares.element_spec[1]) if compares else None
+        seen = BatchCheck.of(*shares.element_spec[1:]) if compares else None
         if extended.num_replicas > 1 and counts_in_shapes.needed_by(extended.worker_devices):
             shares = counts_in_shapes.told_by_shapes(shares)
         if are_counted:

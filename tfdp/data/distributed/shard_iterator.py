@@ -276,9 +276,8 @@ class ShardIterator(DistributedIterator):
             return element
         rows_spec = element_of(self._element_spec)[0]
         kind = FullBatchShard if batch_sharding.are_even(rows_spec) else BatchShard
-        rows, *numbers = element
-        read = functools.partial(batch_sharding.of_each_replica, counts_in_shapes.read)
-        return kind(rows, *tf.nest.map_structure(read, numbers))
+        rows, place, *known = element
+        return kind(rows, batch_sharding.of_each_replica(counts_in_shapes.read, place), *known)
 
 
 class ShardIteratorSpec(DistributedIteratorSpec):
