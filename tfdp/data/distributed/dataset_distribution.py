@@ -74,7 +74,7 @@ class DatasetDistribution(MirroredExtended):
         batch_sharding.warn_if_small(batch_sharding.declared_size(dataset), self.num_replicas)
         divided = self._divided(dataset)
         if divided is not None:
-            return self._distribute(divided, dataset, options)
+            return self._distribute(divided, dataset, options, self._end_together(dataset))
         if not (self.in_cluster and isinstance(dataset, tf.data.Dataset)):
             dataset = batch_sharding.without_autotuning(dataset)
             if self.num_replicas == 1 and isinstance(dataset, tf.data.Dataset):
@@ -116,13 +116,8 @@ class DatasetDistribution(MirroredExtended):
             if self.processes.rank == 0:
                 feed.say_what_is_read(self.processes.world_size)
         batch_sharding.warn_if_small(feed.global_batch_size, self.num_replicas)
-        return shard_dataset.distribute(
-            feed,
-            self._input_workers_with_options(options),
-            self._container_strategy(),
-            batch_sharding.without_autotuning(feed.cuts(self._num_replicas_in_sync, self._ranks)),
-            options,
-        )
+        shares = feed.cuts(self._num_replicas_in_sync, self._ranks)
+        return self._distribute(shares, feed, options, end_together=True)
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
         of_replicas = dataset_functions.are_of_replicas(options)
@@ -214,16 +209,21 @@ class DatasetDistribution(MirroredExtended):
             )
         super()._configure(session_config)
 
-    def _distribute(self, divided: tf.data.Dataset, dataset: tf.data.Dataset, options: Any) -> Any:
+    def _distribute(
+        self,
+        shares: tf.data.Dataset,
+        source: tf.data.Dataset | AbstractFeed,
+        options: Any,
+        end_together: bool,
+    ) -> Any:
         distributed = ShardDataset.of(
-            batch_sharding.without_autotuning(divided),
+            batch_sharding.without_autotuning(shares),
             self._input_workers_with_options(options),
             self._container_strategy(),
             options,
+            source,
         )
-        # The cardinality counts global batches, as the user does.
-        distributed._cardinality = dataset.cardinality().numpy()
-        if self._end_together(dataset):
+        if end_together:
             # Each batch has a share for every replica: no step need ask which replica has one left.
             distributed._enable_get_next_as_optional = False
         return distributed

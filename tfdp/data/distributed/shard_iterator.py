@@ -32,6 +32,10 @@ _BROKEN = (
 )
 
 
+# What counts the elements of a feed, or compares others where other ranks read them too.
+Counter = Tally | BatchCheck | None
+
+
 class Counted(NamedTuple):
     """An element of a feed, which iterators count.
 
@@ -44,10 +48,16 @@ class Counted(NamedTuple):
 class ShardIterator(DistributedIterator):
     """Gives each replica its share of the next batch or its `BatchShard`, or raises one error."""
 
-    _fetching: Fetching
-    _tally: Tally | None = None
-    _seen: BatchCheck | None = None
-    _feed: AbstractFeed | None = None
+    def __init__(
+        self,
+        fetching: Fetching | None = None,
+        counter: Counter = None,
+        feed: AbstractFeed | None = None,
+        **parts: Any,
+    ) -> None:
+        super().__init__(**parts)
+        self._fetching = fetching or Fetching.made()
+        self._counter, self._feed = counter, feed
 
     @classmethod
     def over(cls, iterator: DistributedIterator, **parts: Any) -> Self:
@@ -55,29 +65,12 @@ class ShardIterator(DistributedIterator):
 
         Args:
           iterator: The other iterator; if it is one of shares, both count together.
-          parts: The parts that differ from the other's: `tally`, `seen`, `feed`, `element_spec`.
+          parts: The parts that differ from the other's: `counter`, `feed`, `element_spec`.
         """
         shared = {
-            name: getattr(iterator, f"_{name}", None)
-            for name in ("fetching", "tally", "seen", "feed")
+            name: getattr(iterator, f"_{name}", None) for name in ("fetching", "counter", "feed")
         }
-        return cls._made(
-            **{**_described(iterator), "components": iterator._iterators, **shared, **parts}
-        )
-
-    @classmethod
-    def _made(
-        cls,
-        fetching: Fetching | None,
-        tally: Tally | None,
-        seen: BatchCheck | None,
-        feed: AbstractFeed | None,
-        **parts: Any,
-    ) -> Self:
-        iterator = cls(**parts)
-        iterator._fetching = fetching or Fetching.made()
-        iterator._tally, iterator._seen, iterator._feed = tally, seen, feed
-        return iterator
+        return cls(**{**_described(iterator), "components": iterator._iterators, **shared, **parts})
 
     @functools.cached_property
     def cuts(self) -> ShardIterator:
@@ -157,19 +150,21 @@ class ShardIterator(DistributedIterator):
 
     def _clock(self) -> contextlib.AbstractContextManager[Clock | None]:
         """Returns the clock that times the wait for a batch, if anybody wants to know."""
-        return contextlib.nullcontext() if self._tally is None else Clock()
+        return Clock() if isinstance(self._counter, Tally) else contextlib.nullcontext()
 
     def _count(self, clock: Clock | None, elements: Sequence[Any]) -> None:
         """Counts the batch whose shares are the elements, if a feed gives them, or compares it.
 
         Steps of Keras compare theirs, which are `BatchShard`s.
         """
-        if self._seen is not None and not isinstance(element_of(self._element_spec), BatchShard):
+        if isinstance(self._counter, Tally) and clock is not None:
+            self._counter.add(clock.seconds_until(elements[0]))
+        elif isinstance(self._counter, BatchCheck) and not isinstance(
+            self._element_spec, BatchShard
+        ):
             with tf.device(self._strategy.extended.worker_devices[0]):
                 first = self._cut_of(elements[0])
-            self._seen.add(self._strategy.extended, first)
-        if self._tally is not None and clock is not None:
-            self._tally.add(clock.seconds_until(elements[0]))
+            self._counter.add(self._strategy.extended, first)
 
     # ---- one batch
 
@@ -297,18 +292,15 @@ class ShardIteratorSpec(DistributedIteratorSpec):
         return counter_specs(self._element_spec, self._strategy)
 
     def _to_components(self, value: ShardIterator) -> list[Any]:
-        handles = [each.handle for each in (value._tally, value._seen) if each is not None]
-        return [*super()._to_components(value), value._fetching.handle, *handles]
+        own = [value._fetching.handle, *handles_of(value._counter)]
+        return [*super()._to_components(value), *own]
 
     def _from_components(self, components: Any) -> ShardIterator:
         workers = len(super()._component_specs)
         fetching, *others = components[workers:]
-        tally, seen = counters(others, self._element_spec)
-        return self.value_type._made(
+        return self.value_type(
             Fetching(fetching),
-            tally,
-            seen,
-            None,
+            counter_of(others, self._element_spec),
             components=components[:workers],
             **_described(self),
         )
@@ -337,16 +329,15 @@ def counter_specs(element_spec: Any, strategy: Any) -> list[tf.TensorSpec]:
     return [HANDLE_SPEC] if counts else []
 
 
-def counters(
-    handles: Sequence[tf.Tensor], element_spec: Any
-) -> tuple[Tally | None, BatchCheck | None]:
-    """Returns what counts elements, and what compares them, by the handles that there are."""
-    if not handles:
-        return None, None
-    (handle,) = handles
-    return (
-        (Tally(handle), None) if isinstance(element_spec, Counted) else (None, BatchCheck(handle))
-    )
+def handles_of(counter: Counter) -> list[tf.Tensor]:
+    """Returns the handle of what counts elements, or compares them, if anything does."""
+    return [] if counter is None else [counter.handle]
+
+
+def counter_of(handles: Sequence[tf.Tensor], element_spec: Any) -> Counter:
+    """Returns what has the handle that `handles_of` gave."""
+    kind = Tally if isinstance(element_spec, Counted) else BatchCheck
+    return kind(*handles) if handles else None
 
 
 def _described(source: Any) -> dict[str, Any]:
