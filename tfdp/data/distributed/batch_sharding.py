@@ -5,16 +5,21 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfdp.base.batch_shards import share_place
 from tfdp.base.hooks import hook
-from tfdp.communication.replicas import BatchShard, batch_fingerprints, num_lengths, rows_of
+from tfdp.communication.replicas import (
+    BatchShard,
+    KnownLengths,
+    batch_fingerprints,
+    num_lengths,
+    rows_of,
+)
 from tfdp.data.distributed._tensorflow import compute_batch_size, multi_device_iterator_ops
-from tfdp.data.distributed.row_counts import known_lengths
 from tfdp.data.stream_shares import place_and_rows
 
 
@@ -64,7 +69,7 @@ def divide_dataset(
     if not any(map(_can_be_sharded, specs)):
         return None
     ranks = range(num_replicas) if ranks is None else ranks
-    known = known_lengths([spec for spec in specs if _can_be_sharded(spec)])
+    known = _known_lengths([spec for spec in specs if _can_be_sharded(spec)])
 
     def fingerprints_of(batch: tuple[Any, ...]) -> tf.Tensor | None:
         return batch_fingerprints.of_leaves(batch) if with_fingerprints else None
@@ -108,6 +113,14 @@ def divide_dataset(
     if cardinality != tf.data.INFINITE_CARDINALITY:
         cardinality *= len(ranks)
     return divided.apply(tf.data.experimental.assert_cardinality(cardinality))
+
+
+def _known_lengths(leaves: Sequence[Any]) -> KnownLengths | None:
+    """Returns what tracing knows of whole leaves' lengths; None if they are known to be one."""
+    known = [None if leaf.shape.rank is None else leaf.shape[0] for leaf in leaves]
+    if len(leaves) == 1 or (None not in known and len(set(known)) == 1):
+        return None
+    return KnownLengths(tuple(-1 if length is None else length for length in known))
 
 
 def rounds(elements: int, num_replicas: int) -> int:

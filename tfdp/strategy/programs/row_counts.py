@@ -7,13 +7,18 @@ tracing may not know: these are taken for one batch, as long as that is so when 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from tfdp.base.batch_shards import share_place
-from tfdp.communication.replicas import BatchShard, KnownLengths, TurnBatchShard, of_replica
+from tfdp.communication.replicas import (
+    BatchShard,
+    FullBatchShard,
+    TurnBatchShard,
+    num_lengths,
+    of_replica,
+)
 
 
 class RowCounts(NamedTuple):
@@ -24,24 +29,29 @@ class RowCounts(NamedTuple):
       numbers: The lengths, int32; one where all have that.
       of_turns: The numbers of examples of all replicas, int32, where each reads its own examples;
         None: they follow from the lengths.
+      all_have_some: Whether every replica is known to have examples of all. One without has a row
+        of another's in their place.
     """
 
     known: tuple[int | None, ...] | None
     numbers: tf.Tensor
     of_turns: tf.Tensor | None = None
+    all_have_some: bool = False
 
     @classmethod
     def of(cls, cut: BatchShard) -> RowCounts:
         """Returns the lengths of which a replica's `BatchShard`, or that of all, tells."""
         place, known = of_replica(0, cut.place), of_replica(0, cut.known)
+        is_full, count = isinstance(cut, FullBatchShard), num_lengths(known)
         with tf.device("CPU:0"):
             place = tf.cast(place, tf.int32)
             if isinstance(cut, TurnBatchShard):
                 return cls(None, place[3:4], place[4:])
-            if not known:
-                return cls(None, place[3:4])
+            if not count:
+                return cls(None, place[3:4], all_have_some=is_full)
             lengths = tuple(None if length < 0 else length for length in known.lengths)
-            return cls(lengths, place[4 : 4 + len(lengths)])
+            found = cls(lengths, place[4 : 4 + count], all_have_some=is_full)
+        return found.when_run() if tf.executing_eagerly() else found
 
     @property
     def are_known(self) -> bool:
@@ -81,11 +91,3 @@ class RowCounts(NamedTuple):
     def when_run(self) -> RowCounts:
         """Returns the lengths in a step that runs, where all are known."""
         return self._replace(known=tuple(self.numbers.numpy().tolist()))
-
-
-def known_lengths(leaves: Sequence[Any]) -> KnownLengths | None:
-    """Returns what tracing knows of whole leaves' lengths; None if they are known to be one."""
-    known = [None if leaf.shape.rank is None else leaf.shape[0] for leaf in leaves]
-    if len(leaves) == 1 or (None not in known and len(set(known)) == 1):
-        return None
-    return KnownLengths(tuple(-1 if length is None else length for length in known))
