@@ -209,6 +209,24 @@ def test_elements_of_a_function_are_counted_in_rounds(examples, rounds):
     assert int(distributed.cardinality) == rounds == len(list(distributed))
 
 
+def test_elements_of_a_function_that_are_not_counted_are_endless_or_of_unknown_number():
+    asked = tf.distribute.InputOptions(
+        experimental_fetch_to_device=False,
+        experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
+    )
+    numbers = tf.data.Dataset.range(4)
+    unknown, endless = numbers.filter(lambda n: True), numbers.repeat()
+    for made, expected in (
+        ([numbers, unknown], tf.data.UNKNOWN_CARDINALITY),
+        ([endless, unknown], tf.data.INFINITE_CARDINALITY),
+        ([numbers, numbers.take(3)], 4),
+    ):
+        distributed = harness.strategy(2).distribute_datasets_from_function(
+            lambda context, made=made: made[context.input_pipeline_id], asked
+        )
+        assert int(distributed.cardinality) == expected
+
+
 # ---- autotuning
 
 

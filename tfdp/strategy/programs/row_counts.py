@@ -1,4 +1,4 @@
-"""The lengths of the leaves of an element, each of which is cut by its own number of rows.
+"""The rows that each replica has of a batch's leaves, each of which is cut by its own length.
 
 In semi-supervised training a batch of labelled examples comes beside one of more that have no
 label; a graph of nodes has another number of edges. Most leaves, though, have one length, which
@@ -91,3 +91,17 @@ class RowCounts(NamedTuple):
     def when_run(self) -> RowCounts:
         """Returns the lengths in a step that runs, where all are known."""
         return self._replace(known=tuple(self.numbers.numpy().tolist()))
+
+
+def with_stand_in(rows: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+    """Returns the rows of a replica; if there are none the first of `others`, or zeros."""
+    if rows.dtype == tf.int32:
+        # TensorFlow joins and chooses int32 in the host's memory, and floats where they are.
+        bits = [tf.bitcast(each, tf.float32) for each in (rows, others)]
+        return tf.bitcast(with_stand_in(*bits), tf.int32)
+    shape = tf.concat([[1], tf.shape(rows)[1:]], 0)
+    zeros = tf.zeros(shape, rows.dtype)
+    found = tf.cond(tf.shape(rows)[0] > 0, lambda: rows, lambda: tf.concat([others, zeros], 0)[:1])
+    if rows.shape.rank is None:
+        return found
+    return tf.ensure_shape(found, [None, *rows.shape[1:]])
