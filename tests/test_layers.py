@@ -68,7 +68,7 @@ PRIVATE_ATTRIBUTES_IN = {
         "_cardinality",
         "_enable_get_next_as_optional",
     },
-    "tfdp/data/distributed/shard_dataset.py": {"_cardinality", "_enable_get_next_as_optional"},
+    "tfdp/data/distributed/shard_dataset.py": {"_cardinality"},
     "tfdp/data/distributed/shard_iterator.py": {
         "_cardinality",
         "_element_spec",

@@ -13,6 +13,7 @@ from keras.src.trainers.data_adapters import tf_dataset_adapter
 
 import tfdp
 import tfdp.keras
+from tfdp.strategy.programs import program_call
 
 tfdp.keras.install()  # on one device no strategy does it
 
@@ -120,6 +121,29 @@ def test_a_pipeline_trains_as_the_same_batches_of_a_plain_dataset(replicas):
     )
     for one, other in zip(expected.weights, seen.weights, strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=harness.WEIGHT_TOLERANCE)
+
+
+def test_one_replica_has_one_program_for_batches_of_all_lengths(monkeypatch):
+    made, partition = [], program_call.partition
+    monkeypatch.setattr(
+        program_call,
+        "partition",
+        lambda *args, **kwargs: made.append(1) or partition(*args, **kwargs),
+    )
+
+    def use(model):
+        x, y = arrays()
+        model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+        history = model.fit(pipeline(), epochs=2, verbose=0).history
+        evaluated = model.evaluate(x, y, batch_size=8, verbose=0)
+        predicted = model.predict(tf.data.Dataset.from_tensor_slices(x).batch(8), verbose=0)
+        return {"history": history, "evaluated": evaluated, "predicted": predicted}
+
+    expected = harness.train(harness.dense_model, use)
+    assert not made
+    seen = harness.train(harness.dense_model, use, 1)
+    assert len(made) == 3
+    harness.assert_same_outcome(seen, expected)
 
 
 def test_the_place_is_counted_in_examples_trained(replicas):

@@ -209,6 +209,24 @@ def test_elements_of_a_function_are_counted_in_rounds(examples, rounds):
     assert int(distributed.cardinality) == rounds == len(list(distributed))
 
 
+def test_elements_of_a_function_that_are_not_counted_are_endless_or_of_unknown_number():
+    asked = tf.distribute.InputOptions(
+        experimental_fetch_to_device=False,
+        experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
+    )
+    numbers = tf.data.Dataset.range(4)
+    unknown, endless = numbers.filter(lambda n: True), numbers.repeat()
+    for made, expected in (
+        ([numbers, unknown], tf.data.UNKNOWN_CARDINALITY),
+        ([endless, unknown], tf.data.INFINITE_CARDINALITY),
+        ([numbers, numbers.take(3)], 4),
+    ):
+        distributed = harness.strategy(2).distribute_datasets_from_function(
+            lambda context, made=made: made[context.input_pipeline_id], asked
+        )
+        assert int(distributed.cardinality) == expected
+
+
 # ---- autotuning
 
 
@@ -266,14 +284,14 @@ def test_each_leaf_is_cut_by_its_own_length(drop_remainder):
         assert [int(part) for part in parts["none"].values] == [1, 1, 1]
 
 
-def test_of_leaves_that_are_known_to_have_one_length_no_lengths_are_told():
+def test_of_leaves_that_are_known_to_have_one_length_nothing_more_is_told():
     both = tf.data.Dataset.range(8).map(lambda n: (n, n))
     known = batch_sharding.divide_dataset(both.batch(4, drop_remainder=True), 3).element_spec
     assert len(known) == 2
-    _, _, lengths = batch_sharding.divide_dataset(both.batch(4), 3).element_spec
-    assert list(lengths) == [","]
-    _, _, lengths = batch_sharding.divide_dataset(_of_several_lengths(True), 3).element_spec
-    assert list(lengths) == ["4,10,2"]
+    _, _, known = batch_sharding.divide_dataset(both.batch(4), 3).element_spec
+    assert known.lengths == (-1, -1)
+    _, _, known = batch_sharding.divide_dataset(_of_several_lengths(True), 3).element_spec
+    assert known.lengths == (4, 10, 2)
 
 
 def test_shares_are_even_where_those_of_all_leaves_are():

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tfdp
+from tfdp.communication.replicas import KnownLengths
 from tfdp.data.distributed import counts_in_shapes
 
 LARGEST, LEAST = 2**63 - 1, -(2**63)
@@ -24,17 +25,12 @@ def test_a_shape_tells_numbers(numbers):
     assert spec.is_compatible_with(read) and spec.shape == read.shape
 
 
-def test_lengths_are_told_too():
-    shares = tf.data.Dataset.from_tensors((tf.ones([1]), [1, 2, 3, 4], {"5,": [5, 7]}))
-    shares = shares.map(
-        lambda rows, *rest: (
-            rows,
-            *tf.nest.map_structure(lambda each: tf.cast(each, tf.int64), rest),
-        )
-    )
-    ((_, place, lengths),) = counts_in_shapes.told_by_shapes(shares)
-    assert counts_in_shapes.read(place).numpy().tolist() == [1, 2, 3, 4]
-    assert counts_in_shapes.read(lengths["5,"]).numpy().tolist() == [5, 7]
+def test_what_is_known_of_lengths_stays_as_it_is():
+    place = tf.constant([1, 2, 3, 4, 5, 7], tf.int64)
+    shares = tf.data.Dataset.from_tensors((tf.ones([1]), place, KnownLengths((5, -1))))
+    ((_, told, known),) = counts_in_shapes.told_by_shapes(shares)
+    assert counts_in_shapes.read(told).numpy().tolist() == [1, 2, 3, 4, 5, 7]
+    assert known.lengths == (5, -1)
 
 
 def test_more_numbers_than_a_shape_has_axes_for_stay_numbers():

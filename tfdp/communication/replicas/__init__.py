@@ -39,7 +39,9 @@ from tfdp.communication.replicas import batch_fingerprints, checksums, one_devic
 from tfdp.communication.replicas.batch_shard import (
     BatchShard,
     FullBatchShard,
+    KnownLengths,
     TurnBatchShard,
+    num_lengths,
     of_replica,
     rows_of,
 )
@@ -65,6 +67,7 @@ __all__ = [
     "CompilesPrograms",
     "FullBatchShard",
     "HasReplicas",
+    "KnownLengths",
     "OfPartials",
     "OneProcess",
     "ProcessGroup",
@@ -78,6 +81,7 @@ __all__ = [
     "checksums",
     "compiler_of",
     "is_of_tfdp",
+    "num_lengths",
     "of_replica",
     "one_device",
     "processes_of",

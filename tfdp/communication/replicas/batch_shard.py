@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
+
+
+class KnownLengths(tf.experimental.ExtensionType):
+    """What tracing knows of the numbers of rows of a batch's leaves, each sharded by its own.
+
+    Attributes:
+      lengths: The numbers; -1 where it knows nothing.
+    """
+
+    lengths: tuple[int, ...]
 
 
 class BatchShard(NamedTuple):
@@ -16,16 +25,15 @@ class BatchShard(NamedTuple):
         stand-in: an example of another replica.
       place: Four int64 numbers: the replica's rank, the number of its examples, the number of
         examples before them in the batch, and the number of examples in the batch: those of the
-        first leaf that is cut. In a cluster the fingerprints of the whole batch's leaves follow
+        first leaf that is cut. Then follow the numbers of rows of all leaves that are cut, unless
+        they are known to be one; and in a cluster the fingerprints of the whole batch's leaves
         where each process has read it.
-      lengths: The numbers of rows of all leaves that are cut, int64, each of which is cut by its
-        own; by a text of those that tracing knows, see `tfdp.data.distributed.row_counts`. Nothing
-        where all have one.
+      known: The `KnownLengths` of these leaves; nothing where all have one.
     """
 
     rows: object
     place: tf.Tensor
-    lengths: Mapping[str, tf.Tensor] | Sequence[tf.Tensor] = ()
+    known: KnownLengths | tuple[()] = ()
 
 
 class FullBatchShard(BatchShard):
@@ -46,6 +54,15 @@ def rows_of(leaf: object) -> tf.Tensor:
     if isinstance(leaf, tf.SparseTensor):
         return leaf.dense_shape[0]
     return tf.shape(leaf, tf.int64)[0]
+
+
+def num_lengths(known: object) -> int:
+    """Returns how many numbers of rows `BatchShard.place` holds beside that of the first leaf.
+
+    Args:
+      known: `BatchShard.known` of a replica, or its spec.
+    """
+    return len(getattr(known, "lengths", ()))
 
 
 def of_replica(index: int, value: tf.Tensor | tf.distribute.DistributedValues) -> tf.Tensor:

@@ -12,7 +12,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp.communication.replicas import BatchShard, batch_fingerprints, unequal_data
+from tfdp.communication.replicas import (
+    BatchShard,
+    batch_fingerprints,
+    num_lengths,
+    unequal_data,
+)
 from tfdp.data.tally import new_handle
 
 _FACTOR = 6364136223846793005  # of a generator modulo 2**64; a multiplication wraps there
@@ -30,9 +35,10 @@ class BatchCheck:
         self.handle = handle
 
     @classmethod
-    def of(cls, place: tf.TensorSpec) -> BatchCheck:
-        """Makes it for elements with such a `BatchShard.place`."""
-        return cls(new_handle(np.zeros([1 + place.shape[0] - 4], np.int64)))
+    def of(cls, place: tf.TensorSpec, known: tf.TypeSpec | tuple[()] = ()) -> BatchCheck:
+        """Makes it for elements with such parts of `BatchShard`s."""
+        count = place.shape[0] - 4 - num_lengths(known)
+        return cls(new_handle(np.zeros([1 + count], np.int64)))
 
     def add(self, extended: Any, share: BatchShard) -> list[tf.Operation]:
         """Adds a batch, and returns what fails if the ranks have seen other ones.
@@ -43,7 +49,8 @@ class BatchCheck:
         names = batch_fingerprints.names(share.rows)
         with tf.device("CPU:0"):
             before = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=tf.int64)
-            numbers = tf.concat([before[:1] + 1, before[1:] * _FACTOR + share.place[4:]], 0)
+            found = share.place[4 + num_lengths(share.known) :]
+            numbers = tf.concat([before[:1] + 1, before[1:] * _FACTOR + found], 0)
             done = tf.raw_ops.AssignVariableOp(resource=self.handle, value=numbers)
             count = numbers[0]
             is_due = tf.equal(tf.bitwise.bitwise_and(count, count - 1), 0)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfdp.base.batch_shards import share_place
 from tfdp.base.hooks import hook
-from tfdp.communication.replicas import BatchShard, batch_fingerprints, rows_of
+from tfdp.communication.replicas import (
+    BatchShard,
+    KnownLengths,
+    batch_fingerprints,
+    num_lengths,
+    rows_of,
+)
 from tfdp.data.distributed._tensorflow import compute_batch_size, multi_device_iterator_ops
-from tfdp.data.distributed.row_counts import told
 from tfdp.data.stream_shares import place_and_rows
 
 
@@ -53,9 +59,9 @@ def divide_dataset(
       with_fingerprints: Whether those of the batch's leaves follow in `BatchShard.place`.
 
     Returns:
-      The dataset of the parts of `BatchShard`s: a share, its place, and the lengths of its tensors
-      where they may differ. None where the elements are no batches: then each replica gets whole
-      elements.
+      The dataset of the parts of `BatchShard`s: a share, its place, and what is known of the
+      lengths of its tensors where they may differ. None where the elements are no batches: then
+      each replica gets whole elements.
     """
     if num_replicas == 1 or not isinstance(dataset, tf.data.Dataset):
         return None
@@ -63,6 +69,7 @@ def divide_dataset(
     if not any(map(_can_be_sharded, specs)):
         return None
     ranks = range(num_replicas) if ranks is None else ranks
+    known = _known_lengths([spec for spec in specs if _can_be_sharded(spec)])
 
     def fingerprints_of(batch: tuple[Any, ...]) -> tf.Tensor | None:
         return batch_fingerprints.of_leaves(batch) if with_fingerprints else None
@@ -76,10 +83,10 @@ def divide_dataset(
             place, start, end = place_and_rows(rows_of(leaf), num_replicas, rank)
             places.append(place)
             shares.append(_with_static_rows(_rows(leaf, start, end), leaf, num_replicas))
-        lengths = told([leaf for leaf in tf.nest.flatten(batch) if _can_be_sharded(leaf)])
         share = tf.nest.pack_sequence_as(dataset.element_spec, shares)
-        place = places[0] if found is None else tf.concat([places[0], found], 0)
-        return (share, place) if lengths is None else (share, place, lengths)
+        lengths = [] if known is None else [tf.stack([place[3] for place in places])]
+        place = tf.concat([places[0], *lengths, *([] if found is None else [found])], 0)
+        return (share, place) if known is None else (share, place, known)
 
     # There is nothing to convert, and to look for it takes longer than to trace.
     @tf.autograph.experimental.do_not_convert
@@ -106,6 +113,14 @@ def divide_dataset(
     if cardinality != tf.data.INFINITE_CARDINALITY:
         cardinality *= len(ranks)
     return divided.apply(tf.data.experimental.assert_cardinality(cardinality))
+
+
+def _known_lengths(leaves: Sequence[Any]) -> KnownLengths | None:
+    """Returns what tracing knows of whole leaves' lengths; None if they are known to be one."""
+    known = [None if leaf.shape.rank is None else leaf.shape[0] for leaf in leaves]
+    if len(leaves) == 1 or (None not in known and len(set(known)) == 1):
+        return None
+    return KnownLengths(tuple(-1 if length is None else length for length in known))
 
 
 def rounds(elements: int, num_replicas: int) -> int:
@@ -196,14 +211,6 @@ def of_each_replica(function: Callable[[Any], Any], value: Any) -> Any:
     return function(value)
 
 
-def whole_place(rows: Any) -> Any:
-    """Returns `BatchShard.place` of a batch that one replica has by itself; of specs, its spec."""
-    if any(isinstance(leaf, tf.TypeSpec) for leaf in tf.nest.flatten(rows)):
-        return tf.TensorSpec([4], tf.int64)
-    size = num_rows(rows)
-    return tf.stack([tf.zeros_like(size), size, tf.zeros_like(size), size])
-
-
 def num_rows(element: Any) -> tf.Tensor:
     """Returns the number of examples of a batch, or a share, as int64."""
     return rows_of(next(leaf for leaf in tf.nest.flatten(element) if _can_be_sharded(leaf)))
@@ -261,10 +268,10 @@ def first_rows(leaf: Any, number: tf.Tensor) -> Any:
 def without_stand_ins(share: BatchShard, num_replicas: int) -> Any:
     """Returns the rows of a share that are its replica's examples."""
     leaves = tf.nest.flatten(share.rows)
-    counts = [share.place[1]] * len(leaves)
-    for lengths in tf.nest.flatten(share.lengths):
-        counts = tf.unstack(share_place(lengths, num_replicas, share.place[0])[1])
-    own = iter(counts)
+    own: Iterator[tf.Tensor] = itertools.repeat(share.place[1])
+    if count := num_lengths(share.known):
+        lengths = share.place[4 : 4 + count]
+        own = iter(tf.unstack(share_place(lengths, num_replicas, share.place[0])[1]))
     found = [first_rows(leaf, next(own)) if _can_be_sharded(leaf) else leaf for leaf in leaves]
     return tf.nest.pack_sequence_as(share.rows, found)
 

@@ -22,14 +22,14 @@ def needed_by(devices: Sequence[str]) -> bool:
 
 
 def told_by_shapes(shares: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns a dataset of the parts of `BatchShard`s in which shapes tell what follows the rows.
+    """Returns a dataset of the parts of `BatchShard`s in which a shape tells the place.
 
     Numbers of which a shape would have too many axes stay as they are: over 126 of them.
     """
 
     @tf.autograph.experimental.do_not_convert
-    def tell(rows: Any, *numbers: Any) -> Any:
-        return rows, *tf.nest.map_structure(_shaped, numbers)
+    def tell(rows: Any, place: tf.Tensor, *known: Any) -> Any:
+        return rows, _shaped(place), *known
 
     return shares.map(tell)
 

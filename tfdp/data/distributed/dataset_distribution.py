@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.communication.replicas import ProcessGroup
-from tfdp.data.distributed import batch_sharding, dataset_functions, shard_dataset
+from tfdp.data.distributed import batch_sharding, shard_dataset
 from tfdp.data.distributed._tensorflow import (
     DistributedIterator,
     MirroredExtended,
@@ -20,6 +20,13 @@ from tfdp.data.distributed.shard_dataset import ShardDataset
 from tfdp.data.distributed.shard_iterator import plain_iterator
 from tfdp.data.distributed.turn_iterator import TurnIterator
 from tfdp.data.feed import AbstractFeed
+
+_OF_REPLICAS = (
+    "`experimental_replication_mode` must be PER_WORKER in `experimental_distribute_dataset`, "
+    "which cuts each batch into the replicas' shares, but received PER_REPLICA. Leave the option "
+    "out, or make a dataset for each replica: `strategy.distribute_datasets_from_function(fn, "
+    "options)`, where `fn` is given a `tf.distribute.InputContext`."
+)
 
 
 class DatasetDistribution(MirroredExtended):
@@ -57,7 +64,8 @@ class DatasetDistribution(MirroredExtended):
             self._input_workers_devices = before
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
-        dataset_functions.check_per_worker(options)
+        if _are_of_replicas(options):
+            raise NotImplementedError(_OF_REPLICAS)
         distributed = self._distribute_dataset(dataset, options)
 
         def mapped(fn: Callable[..., Any], key: Any) -> Any:
@@ -74,7 +82,7 @@ class DatasetDistribution(MirroredExtended):
         batch_sharding.warn_if_small(batch_sharding.declared_size(dataset), self.num_replicas)
         divided = self._divided(dataset)
         if divided is not None:
-            return self._distribute(divided, dataset, options)
+            return self._distribute(divided, dataset, options, self._end_together(dataset))
         if not (self.in_cluster and isinstance(dataset, tf.data.Dataset)):
             dataset = batch_sharding.without_autotuning(dataset)
             if self.num_replicas == 1 and isinstance(dataset, tf.data.Dataset):
@@ -116,21 +124,14 @@ class DatasetDistribution(MirroredExtended):
             if self.processes.rank == 0:
                 feed.say_what_is_read(self.processes.world_size)
         batch_sharding.warn_if_small(feed.global_batch_size, self.num_replicas)
-        return shard_dataset.distribute(
-            feed,
-            self._input_workers_with_options(options),
-            self._container_strategy(),
-            batch_sharding.without_autotuning(feed.cuts(self._num_replicas_in_sync, self._ranks)),
-            options,
-        )
+        shares = feed.cuts(self._num_replicas_in_sync, self._ranks)
+        return self._distribute(shares, feed, options, end_together=True)
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
-        of_replicas = dataset_functions.are_of_replicas(options)
-        contexts = (
-            dataset_functions.contexts_of_replicas(self._ranks, self._num_replicas_in_sync)
-            if of_replicas
-            else [self._make_input_context()]
-        )
+        contexts = [self._make_input_context()]
+        if _are_of_replicas(options):
+            count = self._num_replicas_in_sync
+            contexts = [tf.distribute.InputContext(count, rank, count) for rank in self._ranks]
         datasets: dict[int, Any] = {}
 
         def dataset_of(context: tf.distribute.InputContext) -> Any:
@@ -148,9 +149,11 @@ class DatasetDistribution(MirroredExtended):
             # After an error on one device the other devices find the end, which must not be taken
             # for the end of the data.
             distributed._enable_get_next_as_optional = self._num_replicas_in_sync > 1
-            distributed._cardinality = dataset_functions.rounds_of(
-                datasets.values(), self.num_replicas // len(contexts)
-            )
+            # As many rounds as until no dataset has an element left.
+            sizes = [int(dataset.cardinality().numpy()) for dataset in datasets.values()]
+            rounds = batch_sharding.rounds(max(sizes), self.num_replicas // len(contexts))
+            special = (tf.data.INFINITE_CARDINALITY, tf.data.UNKNOWN_CARDINALITY)
+            distributed._cardinality = next((size for size in special if size in sizes), rounds)
         elif distributed._cardinality != tf.data.INFINITE_CARDINALITY:
             # Other ranks may have more elements: all ranks go on until no rank has any.
             distributed._cardinality = tf.data.UNKNOWN_CARDINALITY
@@ -214,16 +217,21 @@ class DatasetDistribution(MirroredExtended):
             )
         super()._configure(session_config)
 
-    def _distribute(self, divided: tf.data.Dataset, dataset: tf.data.Dataset, options: Any) -> Any:
+    def _distribute(
+        self,
+        shares: tf.data.Dataset,
+        source: tf.data.Dataset | AbstractFeed,
+        options: Any,
+        end_together: bool,
+    ) -> Any:
         distributed = ShardDataset.of(
-            batch_sharding.without_autotuning(divided),
+            batch_sharding.without_autotuning(shares),
             self._input_workers_with_options(options),
             self._container_strategy(),
             options,
+            source,
         )
-        # The cardinality counts global batches, as the user does.
-        distributed._cardinality = dataset.cardinality().numpy()
-        if self._end_together(dataset):
+        if end_together:
             # Each batch has a share for every replica: no step need ask which replica has one left.
             distributed._enable_get_next_as_optional = False
         return distributed
@@ -248,3 +256,9 @@ class DatasetDistribution(MirroredExtended):
             {"elements": elements, "number of batches (-1 endless, -2 unknown)": size},
         )
         return size != tf.data.UNKNOWN_CARDINALITY
+
+
+def _are_of_replicas(options: Any) -> bool:
+    """Returns whether `tf.distribute.InputOptions` ask for a pipeline for each replica."""
+    per_replica = tf.distribute.InputReplicationMode.PER_REPLICA
+    return options is not None and options.experimental_replication_mode == per_replica

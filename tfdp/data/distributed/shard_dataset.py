@@ -11,40 +11,17 @@ from tfdp.data.distributed._tensorflow import DistributedDataset, DistributedDat
 from tfdp.data.distributed.batch_check import BatchCheck
 from tfdp.data.distributed.shard_iterator import (
     Counted,
+    Counter,
     ShardIterator,
+    counter_of,
     counter_specs,
-    counters,
     element_of,
+    handles_of,
 )
 from tfdp.data.feed import AbstractFeed
-from tfdp.data.tally import Tally
 
 # As many shares as TensorFlow's iterators over several devices have ready.
 _READ_AHEAD = 2
-
-
-def distribute(
-    feed: AbstractFeed,
-    input_workers: Any,
-    strategy: tf.distribute.Strategy,
-    shares: tf.data.Dataset,
-    options: Any,
-) -> ShardDataset:
-    """Returns the dataset that `experimental_distribute_dataset` makes of a feed.
-
-    Args:
-      feed: The feed to distribute.
-      input_workers: TensorFlow's description of where the feed is read.
-      strategy: The strategy whose replicas get the shares.
-      shares: The shares of the process' own replicas, as `AbstractFeed.cuts` gives them.
-      options: `tf.distribute.InputOptions` or None.
-    """
-    distributed = ShardDataset.of(shares, input_workers, strategy, options, are_counted=True)
-    distributed.feed, distributed.tally = feed, feed.tally
-    distributed._cardinality = feed.cardinality().numpy()
-    # Each batch has a share for every replica: no step need ask which replica has one left.
-    distributed._enable_get_next_as_optional = False
-    return distributed
 
 
 def read_by_one_iterator(
@@ -84,9 +61,8 @@ class ShardDataset(DistributedDataset):
     batch. The elements of a feed are `Counted`.
     """
 
+    counter: Counter = None
     feed: AbstractFeed | None = None  # known where the dataset was made, but not in graphs
-    tally: Tally | None = None
-    seen: BatchCheck | None = None
 
     @classmethod
     def of(
@@ -95,25 +71,37 @@ class ShardDataset(DistributedDataset):
         input_workers: Any,
         strategy: tf.distribute.Strategy,
         options: Any,
-        are_counted: bool = False,
+        source: tf.data.Dataset | AbstractFeed,
     ) -> ShardDataset:
-        """Makes a dataset of the shares of the process' own replicas."""
+        """Makes a dataset of the shares of the process' own replicas.
+
+        Args:
+          shares: The shares.
+          input_workers: TensorFlow's description of where they are read.
+          strategy: The strategy whose replicas get them.
+          options: `tf.distribute.InputOptions` or None.
+          source: The global batches whose shares they are.
+        """
         extended: Any = strategy.extended
-        compares = extended.in_cluster and not are_counted
-        seen = BatchCheck.of(shares.element_spec[1]) if compares else None
+        feed = source if isinstance(source, AbstractFeed) else None
+        counter: Counter = None
+        if feed is not None:
+            counter = feed.tally
+        elif extended.in_cluster:
+            counter = BatchCheck.of(*shares.element_spec[1:])
         if extended.num_replicas > 1 and counts_in_shapes.needed_by(extended.worker_devices):
             shares = counts_in_shapes.told_by_shapes(shares)
-        if are_counted:
+        if feed is not None:
             shares = tf.data.Dataset.zip(Counted(shares))
         shares, options = read_by_one_iterator(shares, input_workers, options)
         made = cls(input_workers, strategy, shares, options=options)
-        made.seen = seen
+        made.counter, made.feed = counter, feed
+        # The cardinality counts global batches, as the user does.
+        made._cardinality = source.cardinality().numpy()
         return made
 
     def __iter__(self) -> ShardIterator:
-        return ShardIterator.over(
-            super().__iter__(), tally=self.tally, seen=self.seen, feed=self.feed
-        )
+        return ShardIterator.over(super().__iter__(), counter=self.counter, feed=self.feed)
 
     @property
     def element_spec(self) -> Any:
@@ -146,8 +134,7 @@ class ShardDatasetSpec(DistributedDatasetSpec):
         return [*super()._component_specs, *specs]
 
     def _to_components(self, value: ShardDataset) -> list[Any]:
-        handles = [each.handle for each in (value.tally, value.seen) if each is not None]
-        return [*super()._to_components(value), *handles]
+        return [*super()._to_components(value), *handles_of(value.counter)]
 
     def _from_components(self, components: Any) -> ShardDataset:
         count = len(counter_specs(self._element_spec, self._strategy))
@@ -161,5 +148,5 @@ class ShardDatasetSpec(DistributedDatasetSpec):
             options=self._options,
             replica_order=self._replica_order,
         )
-        dataset.tally, dataset.seen = counters(components[own:], self._element_spec)
+        dataset.counter = counter_of(components[own:], self._element_spec)
         return dataset

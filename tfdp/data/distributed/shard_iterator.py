@@ -32,6 +32,10 @@ _BROKEN = (
 )
 
 
+# What counts the elements of a feed, or compares others where other ranks read them too.
+Counter = Tally | BatchCheck | None
+
+
 class Counted(NamedTuple):
     """An element of a feed, which iterators count.
 
@@ -44,10 +48,16 @@ class Counted(NamedTuple):
 class ShardIterator(DistributedIterator):
     """Gives each replica its share of the next batch or its `BatchShard`, or raises one error."""
 
-    _fetching: Fetching
-    _tally: Tally | None = None
-    _seen: BatchCheck | None = None
-    _feed: AbstractFeed | None = None
+    def __init__(
+        self,
+        fetching: Fetching | None = None,
+        counter: Counter = None,
+        feed: AbstractFeed | None = None,
+        **parts: Any,
+    ) -> None:
+        super().__init__(**parts)
+        self._fetching = fetching or Fetching.made()
+        self._counter, self._feed = counter, feed
 
     @classmethod
     def over(cls, iterator: DistributedIterator, **parts: Any) -> Self:
@@ -55,36 +65,23 @@ class ShardIterator(DistributedIterator):
 
         Args:
           iterator: The other iterator; if it is one of shares, both count together.
-          parts: The parts that differ from the other's: `tally`, `seen`, `feed`, `element_spec`.
+          parts: The parts that differ from the other's: `counter`, `feed`, `element_spec`.
         """
         shared = {
-            name: getattr(iterator, f"_{name}", None)
-            for name in ("fetching", "tally", "seen", "feed")
+            name: getattr(iterator, f"_{name}", None) for name in ("fetching", "counter", "feed")
         }
-        return cls._made(
-            **{**_described(iterator), "components": iterator._iterators, **shared, **parts}
-        )
-
-    @classmethod
-    def _made(
-        cls,
-        fetching: Fetching | None,
-        tally: Tally | None,
-        seen: BatchCheck | None,
-        feed: AbstractFeed | None,
-        **parts: Any,
-    ) -> Self:
-        iterator = cls(**parts)
-        iterator._fetching = fetching or Fetching.made()
-        iterator._tally, iterator._seen, iterator._feed = tally, seen, feed
-        return iterator
+        return cls(**{**_described(iterator), "components": iterator._iterators, **shared, **parts})
 
     @functools.cached_property
     def cuts(self) -> ShardIterator:
-        """An iterator over the same elements that gives a `BatchShard` for each share."""
+        """An iterator over the same elements that gives a `BatchShard` for each share.
+
+        One replica's elements are batches, and stay so.
+        """
         spec = self._element_spec
-        several = self._strategy.extended.num_replicas > 1
-        cuts: Any = BatchShard(*element_of(spec)) if several else BatchShard(element_of(spec), ())
+        if self._strategy.extended.num_replicas == 1:
+            return self
+        cuts: Any = BatchShard(*element_of(spec))
         return self.over(self, element_spec=Counted(cuts) if isinstance(spec, Counted) else cuts)
 
     def get_next(self, name: str | None = None) -> Any:
@@ -141,9 +138,11 @@ class ShardIterator(DistributedIterator):
     def _spec_class(self) -> type[ShardIteratorSpec]:
         return ShardIteratorSpec
 
-    def _given(self, share: BatchShard) -> Any:
+    def _given(self, share: Any) -> Any:
         """Returns what a replica is given for a share, or its spec; no row where it is empty."""
-        if isinstance(element_of(self._element_spec), BatchShard):
+        if not isinstance(share, BatchShard) or isinstance(
+            element_of(self._element_spec), BatchShard
+        ):
             return share
         if isinstance(share, FullBatchShard) or not tf.is_tensor(share.place):
             return share.rows
@@ -151,19 +150,21 @@ class ShardIterator(DistributedIterator):
 
     def _clock(self) -> contextlib.AbstractContextManager[Clock | None]:
         """Returns the clock that times the wait for a batch, if anybody wants to know."""
-        return contextlib.nullcontext() if self._tally is None else Clock()
+        return Clock() if isinstance(self._counter, Tally) else contextlib.nullcontext()
 
     def _count(self, clock: Clock | None, elements: Sequence[Any]) -> None:
         """Counts the batch whose shares are the elements, if a feed gives them, or compares it.
 
         Steps of Keras compare theirs, which are `BatchShard`s.
         """
-        if self._seen is not None and not isinstance(element_of(self._element_spec), BatchShard):
+        if isinstance(self._counter, Tally) and clock is not None:
+            self._counter.add(clock.seconds_until(elements[0]))
+        elif isinstance(self._counter, BatchCheck) and not isinstance(
+            self._element_spec, BatchShard
+        ):
             with tf.device(self._strategy.extended.worker_devices[0]):
                 first = self._cut_of(elements[0])
-            self._seen.add(self._strategy.extended, first)
-        if self._tally is not None and clock is not None:
-            self._tally.add(clock.seconds_until(elements[0]))
+            self._counter.add(self._strategy.extended, first)
 
     # ---- one batch
 
@@ -246,6 +247,8 @@ class ShardIterator(DistributedIterator):
 
     def _check(self, elements: Sequence[Any]) -> tf.Tensor:
         """Raises unless the elements are the shares of one batch."""
+        if self._strategy.extended.num_replicas == 1:
+            return _true()
         first = self._strategy.extended.first_rank
         with tf.device("CPU:0"):
             places = [tf.identity(cut.place) for cut in self._cuts_of(elements)]
@@ -253,25 +256,23 @@ class ShardIterator(DistributedIterator):
             right = tf.reduce_all(ranks == tf.range(first, first + len(places), dtype=tf.int64))
             return _asserted(right, [_BROKEN], right)
 
-    def _cuts_of(self, elements: Sequence[Any]) -> list[BatchShard]:
-        """Returns the elements of all devices as `BatchShard`s."""
+    def _cuts_of(self, elements: Sequence[Any]) -> list[Any]:
+        """Returns what `_cut_of` makes of the elements of all devices."""
         cuts = []
         for device, element in zip(self._strategy.extended.worker_devices, elements, strict=True):
             with tf.device(device):
                 cuts.append(self._cut_of(element))
         return cuts
 
-    def _cut_of(self, element: Any) -> BatchShard:
-        """Returns an element, or its spec, as a `BatchShard`."""
+    def _cut_of(self, element: Any) -> Any:
+        """Returns an element, or its spec, as a `BatchShard`; one replica's is the batch."""
         element = element_of(element)
         if self._strategy.extended.num_replicas == 1:
-            rows = element.rows if isinstance(element, BatchShard) else element
-            return FullBatchShard(rows, batch_sharding.whole_place(rows))
+            return element
         rows_spec = element_of(self._element_spec)[0]
         kind = FullBatchShard if batch_sharding.are_even(rows_spec) else BatchShard
-        rows, *numbers = element
-        read = functools.partial(batch_sharding.of_each_replica, counts_in_shapes.read)
-        return kind(rows, *tf.nest.map_structure(read, numbers))
+        rows, place, *known = element
+        return kind(rows, batch_sharding.of_each_replica(counts_in_shapes.read, place), *known)
 
 
 class ShardIteratorSpec(DistributedIteratorSpec):
@@ -291,18 +292,15 @@ class ShardIteratorSpec(DistributedIteratorSpec):
         return counter_specs(self._element_spec, self._strategy)
 
     def _to_components(self, value: ShardIterator) -> list[Any]:
-        handles = [each.handle for each in (value._tally, value._seen) if each is not None]
-        return [*super()._to_components(value), value._fetching.handle, *handles]
+        own = [value._fetching.handle, *handles_of(value._counter)]
+        return [*super()._to_components(value), *own]
 
     def _from_components(self, components: Any) -> ShardIterator:
         workers = len(super()._component_specs)
         fetching, *others = components[workers:]
-        tally, seen = counters(others, self._element_spec)
-        return self.value_type._made(
+        return self.value_type(
             Fetching(fetching),
-            tally,
-            seen,
-            None,
+            counter_of(others, self._element_spec),
             components=components[:workers],
             **_described(self),
         )
@@ -331,16 +329,15 @@ def counter_specs(element_spec: Any, strategy: Any) -> list[tf.TensorSpec]:
     return [HANDLE_SPEC] if counts else []
 
 
-def counters(
-    handles: Sequence[tf.Tensor], element_spec: Any
-) -> tuple[Tally | None, BatchCheck | None]:
-    """Returns what counts elements, and what compares them, by the handles that there are."""
-    if not handles:
-        return None, None
-    (handle,) = handles
-    return (
-        (Tally(handle), None) if isinstance(element_spec, Counted) else (None, BatchCheck(handle))
-    )
+def handles_of(counter: Counter) -> list[tf.Tensor]:
+    """Returns the handle of what counts elements, or compares them, if anything does."""
+    return [] if counter is None else [counter.handle]
+
+
+def counter_of(handles: Sequence[tf.Tensor], element_spec: Any) -> Counter:
+    """Returns what has the handle that `handles_of` gave."""
+    kind = Tally if isinstance(element_spec, Counted) else BatchCheck
+    return kind(*handles) if handles else None
 
 
 def _described(source: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from tfdp.communication.replicas import (
     BatchShard,
     TurnBatchShard,
     batch_fingerprints,
+    num_lengths,
     of_replica,
     replicas_of,
     rows_of,
@@ -87,7 +88,8 @@ def _told(data: Any) -> tf.Tensor | None:
     if isinstance(data, TurnBatchShard):
         return None
     if isinstance(data, BatchShard):
-        return of_replica(0, data.place)[3:]
+        place, count = of_replica(0, data.place), num_lengths(of_replica(0, data.known))
+        return tf.concat([place[3:4], place[4 + count :]], 0)
     leaves = [leaf for leaf in tf.nest.flatten(data) if leaf is not None]
     if not leaves or any(isinstance(leaf, tf.distribute.DistributedValues) for leaf in leaves):
         return None

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tfdp.communication.replicas import batch_fingerprints
-from tfdp.data.distributed.row_counts import RowCounts
 from tfdp.strategy._tensorflow import DistributedValues, tf_convert
 from tfdp.strategy._tensorflow_programs import ControlStatusCtx, Status
 from tfdp.strategy.programs.argument_sharding import ArgumentSharding, Irregular
-
-
-class ArgumentShards(NamedTuple):
-    """What is known of the batches whose shares the arguments are.
-
-    Attributes:
-      lengths: Their lengths.
-      all_have_some: Whether every replica is known to have examples of all. One without has a row
-        of another's in their place.
-    """
-
-    lengths: RowCounts
-    all_have_some: bool
+from tfdp.strategy.programs.row_counts import RowCounts
 
 
 class Arguments:
@@ -188,7 +175,10 @@ class Arguments:
         return specs
 
     def cut(self, num_replicas: int) -> ArgumentSharding:
-        """Returns how the arguments are cut: each by its first axis, equal lengths together."""
+        """Returns how the arguments are cut: each by its first axis, equal lengths together.
+
+        One replica takes all as it is: its program is the same for all lengths.
+        """
         numbers: dict[Any, int] = {}
         batches: list[int | None] = []
         shortest: int | None = None
@@ -204,16 +194,18 @@ class Arguments:
                 shortest = least if shortest is None else min(shortest, least)
         whole = self.lengths_are_known and not any(self._in_parts)
         may_be_empty = not whole or (shortest is not None and shortest < num_replicas)
+        if num_replicas == 1:
+            return self._cut(batches, may_be_empty=False).whole()
         return self._cut(batches, may_be_empty)
 
-    def cut_of_shares(self, shares: ArgumentShards) -> ArgumentSharding:
+    def cut_of_shares(self, counts: RowCounts) -> ArgumentSharding:
         """Returns how the arguments are cut that are the replicas' shares of batches."""
         batches = [
             0 if in_parts and parts[0].shape.rank != 0 else None
             for parts, in_parts in zip(self.parts, self._in_parts, strict=True)
         ]
-        one = self._cut(batches, not shares.all_have_some)._replace(of_shares=True)
-        return one.by(shares.lengths.batches(len(one.heads)))
+        one = self._cut(batches, not counts.all_have_some)._replace(of_shares=True)
+        return one.by(counts.batches(len(one.heads)))
 
     def _cut(self, batches: Sequence[int | None], may_be_empty: bool) -> ArgumentSharding:
         in_parts, irregular = tuple(self._in_parts), tuple(self._irregular)

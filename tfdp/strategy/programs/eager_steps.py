@@ -14,10 +14,10 @@ import tensorflow as tf
 
 from tfdp.communication.replicas import BatchShard, Replicas
 from tfdp.data.distributed import batch_sharding
-from tfdp.data.distributed.row_counts import RowCounts
 from tfdp.strategy import sharded_variable
 from tfdp.strategy._tensorflow import DistributedValues, SyncOnReadVariable
 from tfdp.strategy.programs import tracing
+from tfdp.strategy.programs.row_counts import RowCounts
 from tfdp.strategy.sharded_variable import ShardedVariable
 
 _SUBJECT = "eager steps"
@@ -82,11 +82,7 @@ def _spread(replicas: Replicas, variable: Any) -> None:
 def _whole(replicas: Replicas, cut: BatchShard) -> Any:
     """Returns the rows of the whole batch, without stand-ins."""
     leaves = tf.nest.flatten(cut.rows)
-    if replicas.num_replicas == 1:
-        return cut.rows
     lengths = RowCounts.of(cut)
-    if not lengths.are_known:
-        lengths = lengths.when_run()
     given = [index for index, leaf in enumerate(leaves) if isinstance(leaf, DistributedValues)]
     batches = dict(zip(given, lengths.batches(len(given)), strict=True))
     counts = lengths.counts(len(given), replicas.num_replicas)

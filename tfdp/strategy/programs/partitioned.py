@@ -15,8 +15,7 @@ import tensorflow as tf
 from tfdp.base import tracebacks
 from tfdp.base.recording import Recorder
 from tfdp.communication.collectives import ended
-from tfdp.communication.replicas import BatchShard, FullBatchShard, one_device, unequal_data
-from tfdp.data.distributed.row_counts import RowCounts
+from tfdp.communication.replicas import BatchShard, one_device, unequal_data
 from tfdp.partition import Explanation, ProgramRecord, lines_named
 from tfdp.strategy._tensorflow import regroup
 from tfdp.strategy._tensorflow_programs import (
@@ -24,12 +23,13 @@ from tfdp.strategy._tensorflow_programs import (
     stop_recording,
 )
 from tfdp.strategy.programs import argument_free_effects, graph_options, sharded_call
-from tfdp.strategy.programs.arguments import Arguments, ArgumentShards
+from tfdp.strategy.programs.arguments import Arguments
 from tfdp.strategy.programs.outer_tapes import without_gradient
 from tfdp.strategy.programs.plain_arguments import plain
 from tfdp.strategy.programs.program_call import ProgramCall
 from tfdp.strategy.programs.program_options import ProgramOptions
 from tfdp.strategy.programs.program_trace import ProgramTrace
+from tfdp.strategy.programs.row_counts import RowCounts
 
 if TYPE_CHECKING:
     from tfdp.strategy.data_parallel import DataParallelStrategy
@@ -116,16 +116,16 @@ class Partitioned:
         return outputs
 
     def _called(
-        self, trace: ProgramTrace, arguments: Arguments, shares: ArgumentShards | None = None
+        self, trace: ProgramTrace, arguments: Arguments, counts: RowCounts | None = None
     ) -> Any:
         self._latest_trace = trace
         if could_possibly_record():
             with stop_recording():
-                outputs = self._run(trace, arguments, shares)
+                outputs = self._run(trace, arguments, counts)
             inputs = [part for parts in arguments.parts for part in parts] + trace.values()
             outputs = without_gradient(inputs, outputs)
         else:
-            outputs = self._run(trace, arguments, shares)
+            outputs = self._run(trace, arguments, counts)
         return trace.packed(outputs)
 
     @tf.autograph.experimental.do_not_convert
@@ -135,14 +135,10 @@ class Partitioned:
         Args:
           cut: The shares, with a `tf.distribute.DistributedValues` for each tensor.
         """
-        is_full = isinstance(cut, FullBatchShard)
-        even_over = self._strategy.extended.num_replicas if is_full else 0
+        counts = RowCounts.of(cut)
+        even_over = self._strategy.extended.num_replicas if counts.all_have_some else 0
         arguments = Arguments((cut.rows,), {}, even_over)
-        lengths = RowCounts.of(cut)
-        if tf.executing_eagerly() and not lengths.are_known:
-            lengths = lengths.when_run()
-        shares = ArgumentShards(lengths, is_full)
-        return self._called(self._trace(arguments), arguments, shares)
+        return self._called(self._trace(arguments), arguments, counts)
 
     def write_without_arguments(self) -> None:
         """Writes what the program of the latest call writes before it needs an argument."""
@@ -256,16 +252,16 @@ class Partitioned:
         return traces[-1]
 
     def _run(
-        self, trace: ProgramTrace, arguments: Arguments, shares: ArgumentShards | None
+        self, trace: ProgramTrace, arguments: Arguments, counts: RowCounts | None
     ) -> list[Any]:
-        if shares is None:
+        if counts is None:
             cut = arguments.cut(self._strategy.extended.num_replicas)
         else:
-            cut = arguments.cut_of_shares(shares)
+            cut = arguments.cut_of_shares(counts)
         calls = trace.calls(cut)
         self._latest = calls
-        if shares is not None:
-            found = sharded_call.run(trace, arguments, shares)
+        if counts is not None:
+            found = sharded_call.run(trace, cut, counts, arguments.parts)
         elif arguments.lengths_are_known:
             found = calls.run(*arguments.parts)
         elif cut.whole() == cut:

@@ -29,9 +29,9 @@ from tfdp.strategy.programs import (
 from tfdp.strategy.programs.argument_agreement import ArgumentAgreement
 from tfdp.strategy.programs.argument_sharding import ArgumentSharding
 from tfdp.strategy.programs.captured import Captured
-from tfdp.strategy.programs.padding_rows import with_stand_in
 from tfdp.strategy.programs.program_context import ProgramContext
 from tfdp.strategy.programs.program_options import ProgramOptions
+from tfdp.strategy.programs.row_counts import with_stand_in
 from tfdp.strategy.programs.tracing import unwatched
 from tfdp.strategy.programs.traffic_recording import recorded
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfdp.data.distributed.row_counts import RowCounts
 from tfdp.strategy.programs.argument_sharding import ArgumentSharding
-from tfdp.strategy.programs.arguments import Arguments, ArgumentShards
 from tfdp.strategy.programs.program_trace import ProgramTrace
+from tfdp.strategy.programs.row_counts import RowCounts
 
 
-def run(trace: ProgramTrace, arguments: Arguments, shares: ArgumentShards) -> list[list[tf.Tensor]]:
+def run(
+    trace: ProgramTrace,
+    cut: ArgumentSharding,
+    counts: RowCounts,
+    parts: Sequence[Sequence[tf.Tensor]],
+) -> list[list[tf.Tensor]]:
     """Runs the program in which leaves of one length are one batch.
 
     In a graph, of lengths that tracing does not know, it is the one in which all these are one
@@ -23,44 +28,34 @@ def run(trace: ProgramTrace, arguments: Arguments, shares: ArgumentShards) -> li
 
     Args:
       trace: The traced function.
-      arguments: Its arguments.
-      shares: What is known of the batches whose shares they are.
+      cut: How its arguments are cut.
+      counts: What is known of the batches whose shares they are.
+      parts: The shares that the local replicas have of each argument.
 
     Returns:
       For each output of the program the whole value, in a list.
     """
-    cut = arguments.cut_of_shares(shares)
 
     def as_taken() -> list[list[tf.Tensor]]:
-        return _run(trace, cut, shares.lengths, arguments.parts)
+        given = counts.counts(len(cut.heads), trace.num_replicas)
+        return trace.calls(cut).run([given], *parts)
 
-    if shares.lengths.are_known:
+    if counts.are_known:
         return as_taken()
 
     def otherwise() -> list[list[tf.Tensor]]:
         outputs = trace.source.outputs
-        own = functools.partial(_run_eagerly, trace, cut, [len(each) for each in arguments.parts])
-        given = [part for parts in arguments.parts for part in parts]
-        numbers = shares.lengths.numbers
-        dtypes = [numbers.dtype, *(output.dtype for output in outputs)]
-        _, *found = tf.py_function(own, [numbers, *given], dtypes)
+        own = functools.partial(_run_eagerly, trace, cut, list(map(len, parts)))
+        given = [part for each in parts for part in each]
+        dtypes = [counts.numbers.dtype, *(output.dtype for output in outputs)]
+        _, *found = tf.py_function(own, [counts.numbers, *given], dtypes)
         for each, output in zip(found, outputs, strict=True):
             each.set_shape(output.shape)
         return [[each] for each in found]
 
     # All processes have the same lengths.
-    found: list[list[tf.Tensor]] = tf.cond(shares.lengths.are_as_taken(), as_taken, otherwise)
+    found: list[list[tf.Tensor]] = tf.cond(counts.are_as_taken(), as_taken, otherwise)
     return found
-
-
-def _run(
-    trace: ProgramTrace,
-    cut: ArgumentSharding,
-    lengths: RowCounts,
-    parts: Sequence[Sequence[tf.Tensor]],
-) -> list[list[tf.Tensor]]:
-    counts = lengths.counts(len(cut.heads), trace.num_replicas)
-    return trace.calls(cut).run([counts], *parts)
 
 
 def _run_eagerly(
@@ -82,10 +77,7 @@ def _run_eagerly(
     Returns:
       The lengths, as TensorFlow wants one result at least, and the outputs.
     """
-    lengths = RowCounts((), numbers).when_run()
-    parts, at = [], 0
-    for size in sizes:
-        parts.append(list(given[at : at + size]))
-        at += size
-    found = _run(trace, cut.by(lengths.batches(len(cut.heads))), lengths, parts)
+    counts, rest = RowCounts((), numbers).when_run(), iter(given)
+    parts = [list(itertools.islice(rest, size)) for size in sizes]
+    found = run(trace, cut.by(counts.batches(len(cut.heads))), counts, parts)
     return [numbers, *(output for (output,) in found)]

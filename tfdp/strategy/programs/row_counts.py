@@ -1,4 +1,4 @@
-"""The lengths of the leaves of an element, each of which is cut by its own number of rows.
+"""The rows that each replica has of a batch's leaves, each of which is cut by its own length.
 
 In semi-supervised training a batch of labelled examples comes beside one of more that have no
 label; a graph of nodes has another number of edges. Most leaves, though, have one length, which
@@ -7,14 +7,18 @@ tracing may not know: these are taken for one batch, as long as that is so when 
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from tfdp.base.batch_shards import share_place
-from tfdp.communication.replicas import BatchShard, TurnBatchShard, of_replica, rows_of
+from tfdp.communication.replicas import (
+    BatchShard,
+    FullBatchShard,
+    TurnBatchShard,
+    num_lengths,
+    of_replica,
+)
 
 
 class RowCounts(NamedTuple):
@@ -25,26 +29,29 @@ class RowCounts(NamedTuple):
       numbers: The lengths, int32; one where all have that.
       of_turns: The numbers of examples of all replicas, int32, where each reads its own examples;
         None: they follow from the lengths.
+      all_have_some: Whether every replica is known to have examples of all. One without has a row
+        of another's in their place.
     """
 
     known: tuple[int | None, ...] | None
     numbers: tf.Tensor
     of_turns: tf.Tensor | None = None
+    all_have_some: bool = False
 
     @classmethod
     def of(cls, cut: BatchShard) -> RowCounts:
         """Returns the lengths of which a replica's `BatchShard`, or that of all, tells."""
-        place, lengths = tf.nest.map_structure(
-            functools.partial(of_replica, 0), (cut.place, cut.lengths)
-        )
+        place, known = of_replica(0, cut.place), of_replica(0, cut.known)
+        is_full, count = isinstance(cut, FullBatchShard), num_lengths(known)
         with tf.device("CPU:0"):
+            place = tf.cast(place, tf.int32)
             if isinstance(cut, TurnBatchShard):
-                return cls(None, tf.cast(place[3:4], tf.int32), tf.cast(place[4:], tf.int32))
-            if not lengths:
-                return cls(None, tf.cast(place[3:4], tf.int32))
-            ((text, numbers),) = lengths.items()
-            known = tuple(int(each) if each else None for each in text.split(","))
-            return cls(known, tf.cast(numbers, tf.int32))
+                return cls(None, place[3:4], place[4:])
+            if not count:
+                return cls(None, place[3:4], all_have_some=is_full)
+            lengths = tuple(None if length < 0 else length for length in known.lengths)
+            found = cls(lengths, place[4 : 4 + count], all_have_some=is_full)
+        return found.when_run() if tf.executing_eagerly() else found
 
     @property
     def are_known(self) -> bool:
@@ -86,10 +93,15 @@ class RowCounts(NamedTuple):
         return self._replace(known=tuple(self.numbers.numpy().tolist()))
 
 
-def told(leaves: Sequence[Any]) -> dict[str, tf.Tensor] | None:
-    """Returns `BatchShard.lengths` of whole leaves; None if they are known to have one length."""
-    known = [None if leaf.shape.rank is None else leaf.shape[0] for leaf in leaves]
-    if len(leaves) == 1 or (None not in known and len(set(known)) == 1):
-        return None
-    text = ",".join("" if length is None else str(length) for length in known)
-    return {text: tf.stack([rows_of(leaf) for leaf in leaves])}
+def with_stand_in(rows: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+    """Returns the rows of a replica; if there are none the first of `others`, or zeros."""
+    if rows.dtype == tf.int32:
+        # TensorFlow joins and chooses int32 in the host's memory, and floats where they are.
+        bits = [tf.bitcast(each, tf.float32) for each in (rows, others)]
+        return tf.bitcast(with_stand_in(*bits), tf.int32)
+    shape = tf.concat([[1], tf.shape(rows)[1:]], 0)
+    zeros = tf.zeros(shape, rows.dtype)
+    found = tf.cond(tf.shape(rows)[0] > 0, lambda: rows, lambda: tf.concat([others, zeros], 0)[:1])
+    if rows.shape.rank is None:
+        return found
+    return tf.ensure_shape(found, [None, *rows.shape[1:]])
