@@ -3,10 +3,13 @@
 import pytest
 
 from tfdp.cluster.run_status import (
+    RankEnd,
     mark_strategy_begun,
     mark_strategy_made,
     ranks_that_wait,
     ranks_without_strategy,
+    tell_end,
+    told_end,
 )
 
 TASK = '{"task": {"type": "worker", "index": 1}}'
@@ -39,3 +42,22 @@ def test_without_a_launcher_nothing_happens(tmp_path):
     mark_strategy_made({"TF_CONFIG": TASK})
     mark_strategy_made({"TF_CONFIG": TASK, "TFDP_RUN_STATUS": str(tmp_path / "gone")})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_of_what_a_rank_tells_of_its_end_the_first_error_and_the_loss_before_it_count(tmp_path):
+    environ = {"TFDP_RUN_STATUS": str(tmp_path), "TF_CONFIG": TASK}
+    assert told_end(str(tmp_path), 1) == RankEnd()
+    tell_end(lost_rank=2, environ=environ)
+    tell_end(lost_rank=0, environ=environ)
+    assert told_end(str(tmp_path), 1) == RankEnd("", 2)
+    tell_end("RankLostError: ...", environ=environ)
+    tell_end("OSError: of its clean-up", environ=environ)
+    assert told_end(str(tmp_path), 1) == RankEnd("RankLostError: ...", 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["rank-1-end"]
+
+
+def test_a_rank_that_others_lose_after_its_own_error_has_failed_of_itself(tmp_path):
+    environ = {"TFDP_RUN_STATUS": str(tmp_path), "TF_CONFIG": TASK}
+    tell_end("ValueError: mine", environ=environ)
+    tell_end(lost_rank=0, environ=environ)
+    assert told_end(str(tmp_path), 1) == RankEnd("ValueError: mine", None)

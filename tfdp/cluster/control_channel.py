@@ -22,7 +22,8 @@ from tfdp.base import threads
 from tfdp.base.words import ranks_in_words
 from tfdp.cluster import wire
 from tfdp.cluster.connections import Connections
-from tfdp.errors import LOST_RANK_MARK, CollectiveTimeoutError, RankLostError
+from tfdp.cluster.run_status import tell_end
+from tfdp.errors import CollectiveTimeoutError, RankLostError
 
 # Numbers of collectives begin above all that TensorFlow and single-process strategies count.
 _FIRST_NUMBER = 1 << 28
@@ -293,13 +294,16 @@ class ControlChannel:
 
     def _raise_if_ended(self, ranks: Iterable[int], what: str) -> None:
         for rank in sorted({*ranks, 0} & self._ended.keys()):  # rank 0 passes messages on
+            tell_end(lost_rank=rank)
             raise self._lost(rank, self.end_of(rank, what))
 
     def _lost(self, rank: int, reason: str) -> RankLostError:
-        return RankLostError(
-            f"Rank {self.rank}: {LOST_RANK_MARK} {rank}: {reason.rstrip('.')}. Training cannot go "
+        error = RankLostError(
+            f"Rank {self.rank}: lost rank {rank}: {reason.rstrip('.')}. Training cannot go "
             "on without it: look at the output of that rank, and start all ranks again."
         )
+        error.rank = rank
+        return error
 
     def _failed(self, error: Exception) -> None:
         with self._changed:
@@ -308,6 +312,8 @@ class ControlChannel:
             self._failure = error
             listeners = list(self._listeners)
             self._changed.notify_all()
+        if isinstance(error, RankLostError):
+            tell_end(lost_rank=error.rank)
         for listener in listeners:
             listener(error)
 

@@ -1,40 +1,50 @@
-"""The files by which a rank tells `tfdp run` that its strategy was made, and how far it came.
+"""The files by which a rank tells `tfdp run` that its strategy was made, how far it came, its end.
 
-`tfdp run` gives all its ranks one folder in the environment variable `TFDP_RUN_STATUS`, and each
-rank's strategy leaves empty files there. A rank that leaves no file has trained alone, or the
-others wait for it in vain. The launcher then says so. A training that goes on from checkpoints
+`tfdp run` gives all ranks of an attempt one folder in the environment variable `TFDP_RUN_STATUS`,
+and each rank's strategy leaves empty files there. A rank that leaves no file has trained alone, or
+the others wait for it in vain. The launcher then says so. A training that goes on from checkpoints
 keeps the number of its step in a file, which outlives a kill. A rank that is alone tells the
-launcher that it lives: no other rank would notice its silence.
+launcher that it lives: no other rank would notice its silence. A rank that ends by an error, or
+since another one is lost, tells of it; one that is killed tells nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import mmap
 import os
 import pathlib
 import struct
+import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from tfdp.base import hooks
 
 STATUS_VARIABLE = "TFDP_RUN_STATUS"
 _BEGUN, _MADE, _STEPS, _CAN_STOP = "begun", "made", "steps", "can-stop"
-_LOG_DIR, _ALIVE = "log-dir", "alive"
+_LOG_DIR, _ALIVE, _END = "log-dir", "alive", "end"
 _STEPS_FORMAT = struct.Struct("=qqq")  # the first, the last, and how many points were reached
 
 _BEAT_SECONDS = 1.0
 
 _beating = False  # whether a thread of this process tells that it lives
+_ending = threading.Lock()  # of the threads that tell of the end
 
 
 def mark_strategy_begun(environ: Mapping[str, str] = os.environ) -> None:
     """Marks that this rank makes a strategy, and waits for the others to do so.
 
-    Does nothing outside `tfdp run`. The rank is the task's index in `TF_CONFIG`.
+    From then on an error that nothing catches is told as this rank's end. Does nothing outside
+    `tfdp run`. The rank is the task's index in `TF_CONFIG`.
     """
     _leave_word(environ, _BEGUN)
+    _tell_uncaught(environ)
 
 
 def mark_strategy_made(environ: Mapping[str, str] = os.environ) -> None:
@@ -50,6 +60,7 @@ def mark_strategy_made(environ: Mapping[str, str] = os.environ) -> None:
     [0, 2]
     """
     _leave_word(environ, _MADE)
+    _tell_uncaught(environ)
 
 
 def mark_can_stop(can: bool, environ: Mapping[str, str] = os.environ) -> None:
@@ -227,6 +238,73 @@ def log_dir(folder: str, ranks: Iterable[int]) -> str | None:
         with contextlib.suppress(OSError, ValueError):
             return _mark(folder, rank, _LOG_DIR).read_text(encoding="utf-8")
     return None
+
+
+@dataclasses.dataclass(frozen=True)
+class RankEnd:
+    """The cause of a rank's end, as the rank has told it.
+
+    Attributes:
+      error: The traceback of the error that nothing caught; empty if there was none.
+      lost_rank: The rank without which this one cannot go on; None: its end has another cause.
+    """
+
+    error: str = ""
+    lost_rank: int | None = None
+
+
+def tell_end(
+    error: str = "", lost_rank: int | None = None, environ: Mapping[str, str] = os.environ
+) -> None:
+    """Tells why this rank is about to end. What is lost after an error of its own is no cause.
+
+    Does nothing outside `tfdp run`, like `mark_strategy_begun`. The file appears at once.
+
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> task = '{"task": {"type": "worker", "index": 1}}'
+    >>> environ = {"TFDP_RUN_STATUS": folder.name, "TF_CONFIG": task}
+    >>> tell_end(lost_rank=3, environ=environ)
+    >>> tell_end("RankLostError: ...", environ=environ)
+    >>> told_end(folder.name, 1)
+    RankEnd(error='RankLostError: ...', lost_rank=3)
+    >>> told_end(folder.name, 0)
+    RankEnd(error='', lost_rank=None)
+    """
+    path = _own_mark(environ, _END)
+    if path is None:
+        return
+    with _ending, contextlib.suppress(OSError):  # the launcher is gone
+        before = _read_end(path)
+        if before.error:
+            return
+        lost = lost_rank if before.lost_rank is None else before.lost_rank
+        new = path.with_name(f"{path.name}.new")
+        new.write_text(json.dumps({"error": error, "lost_rank": lost}), encoding="utf-8")
+        new.replace(path)
+
+
+def told_end(folder: str, rank: int) -> RankEnd:
+    """Returns what a rank has told of its end; nothing of one that was killed, or knows no tfdp."""
+    return _read_end(_mark(folder, rank, _END))
+
+
+def _read_end(path: pathlib.Path) -> RankEnd:
+    try:
+        return RankEnd(**json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return RankEnd()
+
+
+def _tell_uncaught(environ: Mapping[str, str]) -> None:
+    if environ is os.environ and _own_mark(environ, _END) is not None:
+        hooks.put(sys, "excepthook", _uncaught)
+
+
+def _uncaught(original: Callable[..., Any], kind: Any, value: Any, trace: Any) -> None:
+    """Tells the launcher of the error that ends this rank."""
+    tell_end("".join(traceback.format_exception(kind, value, trace)))
+    original(kind, value, trace)
 
 
 def _leave_word(environ: Mapping[str, str], word: str) -> None:

@@ -251,19 +251,58 @@ def test_a_killed_rank_is_named_with_its_signal(runs):
     assert "logs/rank-1.log" in outcome.verdict
 
 
-@pytest.mark.parametrize("error", ["tfdp: lost rank 1", "UnavailableError: socket closed"])
-def test_a_rank_that_fails_because_another_is_dying_is_not_the_first(runs, error):
+@pytest.mark.parametrize("tells", [True, False])
+def test_a_rank_that_fails_because_another_is_dying_is_not_the_first(runs, tells):
     script = runs.script(
         f"""
+        from tfdp.cluster.run_status import tell_end
         if rank == 0:
-            raise RuntimeError({error!r})
-        time.sleep(0.7)
+            if {tells}:
+                tell_end(lost_rank=1)
+            raise RuntimeError("a connection was closed")
+        time.sleep({1.5 if tells else 0.7})
         os.kill(os.getpid(), signal.SIGSEGV)
         """
     )
     outcome = runs.run("-n", 2, script)
     assert outcome.returncode == 128 + 11
     assert "rank 1 of 2 failed first, with signal SIGSEGV" in outcome.verdict
+
+
+def test_what_a_rank_prints_of_others_does_not_excuse_it(runs):
+    script = runs.script(
+        """
+        if rank == 0:
+            raise RuntimeError("tfdp: lost rank 1")
+        time.sleep(1.5)
+        os.kill(os.getpid(), signal.SIGSEGV)
+        """
+    )
+    outcome = runs.run("-n", 2, script)
+    assert outcome.returncode == 1
+    assert "rank 0 of 2 failed first, with exit code 1" in outcome.verdict
+
+
+def test_the_last_error_is_the_one_that_ended_the_rank_whatever_it_printed_since(runs):
+    script = runs.script(
+        """
+        import atexit, traceback
+        def cannot_clean_up():
+            try:
+                open("/no/such/file")
+            except OSError:
+                traceback.print_exc()
+        atexit.register(cannot_clean_up)
+        marked()
+        if rank == 1:
+            raise ValueError("no data\\nat all")
+        time.sleep(60)
+        """
+    )
+    outcome = runs.run("-n", 2, script)
+    assert "rank 1 of 2 failed first, with exit code 1." in outcome.verdict
+    assert outcome.verdict.endswith("  ValueError: no data\n  at all\n")
+    assert "No such file" in outcome.err
 
 
 def test_ranks_that_trained_alone_are_an_error(runs):

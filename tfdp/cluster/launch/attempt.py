@@ -33,6 +33,7 @@ from tfdp.cluster.run_status import (
     ranks_that_wait,
     ranks_without_strategy,
     steps_begun,
+    told_end,
 )
 
 _IN_MEMORY = "/dev/shm"  # Linux' folder of files that are on no disk
@@ -115,8 +116,10 @@ def attempt(
 
         def describe(process: RankProcess) -> Failure:
             assert process.returncode is not None
-            said = streams[process.rank][1].said()
-            return Failure(process.rank, process.returncode, process.ended_at, said)
+            told = told_end(folder, process.rank)
+            said = told.error.splitlines() or streams[process.rank][1].said()
+            returncode, ended_at = process.returncode, process.ended_at
+            return Failure(process.rank, returncode, ended_at, said, told.lost_rank)
 
         def absent(ended: Sequence[int]) -> list[int]:
             without = ranks_without_strategy(folder, ranks)
