@@ -65,19 +65,19 @@ class Starter:
 def attempt(
     starter: Starter,
     group: RankGroup,
-    reserved: ReservedPorts,
     secret: str,
     environ: Mapping[str, str],
-    order: Callable[[], Order | None] | None = None,
+    reserved: ReservedPorts,
+    order: Callable[[], Order | None],
 ) -> Attempt:
     """Starts the ranks once, and waits for all.
 
     Args:
       starter: What every attempt has in common.
       group: The ranks.
-      reserved: The ports of this host's ranks, released when these start.
       secret: The secret of the ranks.
       environ: What each rank gets beside the launcher's environment.
+      reserved: The ports of this host's ranks, released when these start.
       order: Asked once a second what the ranks are to do; an order to stop waits until they can.
 
     Raises:
@@ -127,7 +127,7 @@ def attempt(
             return [rank for rank in ended if rank in without] if waits else []
 
         def ordered() -> Order | None:
-            found = order() if order is not None else None
+            found = order()
             return None if found is Order.STOP and not can_stop(folder, ranks) else found
 
         of_ranks = started[: len(ranks)]
@@ -141,7 +141,7 @@ def attempt(
             absent,
             starter.end,
             launcher,
-            None if order is None else ordered,
+            ordered,
             hangs.found if step_timeout or group.world_size == 1 else None,
         ).supervise()
         for stream in itertools.chain(*streams.values()):

@@ -26,9 +26,10 @@ from tfdp.cluster.launch.run_options import EVERY_SECONDS, JOIN_SECONDS, RunOpti
 from tfdp.cluster.launch.verdict import TIMED_OUT, EndedError, stopped_by
 
 Place = int | str
+Say = Callable[[str], None]
 
-# The pause between two looks for places, while there are too few.
-_LOOK_SECONDS = 0.5
+_LOOK_SECONDS = 0.5  # between two looks for places, while there are too few
+_GLANCE_SECONDS = 0.05  # the shortest look for signals
 
 
 class Places:
@@ -57,7 +58,7 @@ class Places:
         self,
         options: RunOptions,
         environ: Mapping[str, str],
-        say: Callable[[str], None],
+        say: Say,
         look: Callable[[], None] = lambda: None,
     ) -> None:
         self._options, self._environ = options, environ
@@ -115,14 +116,9 @@ class Places:
         self._most = min(self._most, started)
         return f"The run goes on with at most {self._most} ranks on this host."
 
-    def learn(self, attempt: Attempt, first: int = 0) -> str:
-        """Notes whose rank has failed at its start, and returns what is said of it.
-
-        Args:
-          attempt: The attempt that has ended.
-          first: The first rank of this host.
-        """
-        failed = {self._taken[rank - first]: rank for rank in attempt.failed_at_start}
+    def learn(self, attempt: Attempt) -> str:
+        """Notes whose rank has failed at its start, and returns what is said of it."""
+        failed = {self._taken[rank - attempt.first_rank]: rank for rank in attempt.failed_at_start}
         again = {
             place: rank
             for place, rank in failed.items()
@@ -153,9 +149,7 @@ class Places:
         return most if self._discovery is None else min(most, self._discovery.latest)
 
 
-def wait_for_places(
-    starter: Starter, places: Places, say: Callable[[str], None]
-) -> Sequence[str | None]:
+def wait_for_places(starter: Starter, places: Places, say: Say) -> Sequence[str | None]:
     """Returns the GPUs of each rank that may run now, as soon as there are enough ranks.
 
     Raises:
@@ -183,13 +177,13 @@ def wait_for_places(
     return found
 
 
-def look_up(starter: Starter, seconds: float = 0.05) -> None:
+def look_up(starter: Starter, seconds: float = 0.0) -> None:
     """Waits for so many seconds, and ends the run if a signal or its time limit has come.
 
     Raises:
       EndedError: One of them has come.
     """
-    number = starter.received.within(seconds)
+    number = starter.received.within(max(seconds, _GLANCE_SECONDS))
     if number is not None:
         raise stopped_by(number)
     if time.monotonic() >= starter.end:
