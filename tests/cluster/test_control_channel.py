@@ -9,7 +9,7 @@ import pytest
 
 from tfdp.cluster.connections import Connections
 from tfdp.cluster.control_channel import ControlChannel
-from tfdp.cluster.run_status import told_end
+from tfdp.cluster.run_status import told
 from tfdp.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
@@ -114,7 +114,7 @@ def test_a_rank_that_cannot_go_on_without_another_tells_the_launcher(error, monk
         second.close(error)
         with pytest.raises(RankLostError):
             first.all_gather("x")
-    assert told_end(str(tmp_path), 0).lost_rank == 1
+    assert told(str(tmp_path), 0).lost_rank == 1
 
 
 @pytest.mark.parametrize("loser", [0, 2])

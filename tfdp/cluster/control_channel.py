@@ -22,7 +22,7 @@ from tfdp.base import threads
 from tfdp.base.words import ranks_in_words
 from tfdp.cluster import wire
 from tfdp.cluster.connections import Connections
-from tfdp.cluster.run_status import tell_end
+from tfdp.cluster.run_status import tell
 from tfdp.errors import CollectiveTimeoutError, RankLostError
 
 # Numbers of collectives begin above all that TensorFlow and single-process strategies count.
@@ -294,7 +294,7 @@ class ControlChannel:
 
     def _raise_if_ended(self, ranks: Iterable[int], what: str) -> None:
         for rank in sorted({*ranks, 0} & self._ended.keys()):  # rank 0 passes messages on
-            tell_end(lost_rank=rank)
+            tell(lost_rank=rank)
             raise self._lost(rank, self.end_of(rank, what))
 
     def _lost(self, rank: int, reason: str) -> RankLostError:
@@ -313,7 +313,7 @@ class ControlChannel:
             listeners = list(self._listeners)
             self._changed.notify_all()
         if isinstance(error, RankLostError):
-            tell_end(lost_rank=error.rank)
+            tell(lost_rank=error.rank)
         for listener in listeners:
             listener(error)
 

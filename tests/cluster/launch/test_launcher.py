@@ -255,10 +255,9 @@ def test_a_killed_rank_is_named_with_its_signal(runs):
 def test_a_rank_that_fails_because_another_is_dying_is_not_the_first(runs, tells):
     script = runs.script(
         f"""
-        from tfdp.cluster.run_status import tell_end
         if rank == 0:
             if {tells}:
-                tell_end(lost_rank=1)
+                tell(lost_rank=1)
             raise RuntimeError("a connection was closed")
         time.sleep({1.5 if tells else 0.7})
         os.kill(os.getpid(), signal.SIGSEGV)
@@ -317,10 +316,9 @@ def test_ranks_that_trained_alone_are_an_error(runs):
 def test_a_rank_that_ends_with_0_while_others_wait_in_their_strategy_ends_the_run(runs):
     script = runs.script(
         """
-        from tfdp.cluster.run_status import mark_strategy_begun
         if rank != 1:
             time.sleep(0.5)
-            mark_strategy_begun()
+            tell(begun=True)
             time.sleep(60)
         """
     )

@@ -183,10 +183,10 @@ def test_ranks_of_open_mpi_are_named_by_its_variable(tmp_path, open_mpi, capfd, 
     script = tmp_path / "script.py"
     script.write_text(
         "import os, json\n"
-        "from tfdp.cluster.run_status import mark_strategy_made\n"
+        "from tfdp.cluster.run_status import tell\n"
         "rank = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
         "memory = os.environ['OMPI_MCA_btl_sm_backing_directory']\n"
-        "mark_strategy_made()\n"
+        "tell(made=True)\n"
         "print(rank, os.environ['OMPI_COMM_WORLD_RANK'], os.path.isdir(memory))\n"
         "raise SystemExit(5 * rank)\n"
     )

@@ -38,11 +38,10 @@ STOPPABLE = (
     TELLS
     + """
 import pathlib
-from tfdp.cluster.run_status import mark_can_stop
 stop = pathlib.Path(f"stop-{attempt}")
 signal.signal(signal.SIGUSR1, lambda *_: stop.touch())
 signal.signal(signal.SIGTERM, lambda *_: stop.touch())
-mark_can_stop(True)
+tell(can_stop=True)
 pathlib.Path(f"trains-{attempt}-{rank}").touch()
 def train(seconds=20):
     deadline = time.monotonic() + seconds

@@ -28,12 +28,9 @@ from tfdp.cluster.launch.supervision import STOPPING, Order, ReceivedSignals, Su
 from tfdp.cluster.launch.verdict import Failure, verdict
 from tfdp.cluster.mpi_installation import Mpiexec
 from tfdp.cluster.run_status import (
-    can_stop,
-    log_dir,
-    ranks_that_wait,
     ranks_without_strategy,
     steps_begun,
-    told_end,
+    told,
 )
 
 _IN_MEMORY = "/dev/shm"  # Linux' folder of files that are on no disk
@@ -116,19 +113,21 @@ def attempt(
 
         def describe(process: RankProcess) -> Failure:
             assert process.returncode is not None
-            told = told_end(folder, process.rank)
-            said = told.error.splitlines() or streams[process.rank][1].said()
+            status = told(folder, process.rank)
+            said = (status.error or "").splitlines() or streams[process.rank][1].said()
             returncode, ended_at = process.returncode, process.ended_at
-            return Failure(process.rank, returncode, ended_at, said, told.lost_rank)
+            return Failure(process.rank, returncode, ended_at, said, status.lost_rank)
 
         def absent(ended: Sequence[int]) -> list[int]:
             without = ranks_without_strategy(folder, ranks)
-            waits = set(ranks_that_wait(folder, ranks)) - set(ended)
+            waits = any(told(folder, rank).begun for rank in without if rank not in ended)
             return [rank for rank in ended if rank in without] if waits else []
 
         def ordered() -> Order | None:
             found = order()
-            return None if found is Order.STOP and not can_stop(folder, ranks) else found
+            if found is Order.STOP and not all(told(folder, rank).can_stop for rank in ranks):
+                return None
+            return found
 
         of_ranks = started[: len(ranks)]
         launcher = started[-1] if mpi is not None else None
@@ -166,7 +165,7 @@ def attempt(
             group.first,
             all(failures[rank].is_consequence for rank in outcome.failed),
             began_at,
-            log_dir(folder, ranks),
+            next(filter(None, (told(folder, rank).log_dir for rank in ranks)), None),
         )
 
 
