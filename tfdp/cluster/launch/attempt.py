@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from tfdp.base.atomic_files import temporary_folder
 from tfdp.cluster.launch import library_lines
 from tfdp.cluster.launch.hangs import Hangs
-from tfdp.cluster.launch.mpiexec import environment, words
+from tfdp.cluster.launch.mpiexec import Mpiexec, environment, words
 from tfdp.cluster.launch.output import Outlet, RankStream, Sink, open_logs
 from tfdp.cluster.launch.rank_process import MPI_LAUNCHER, RankProcess, expect, start
 from tfdp.cluster.launch.rank_start import (
@@ -26,7 +26,6 @@ from tfdp.cluster.launch.restarting import Attempt
 from tfdp.cluster.launch.run_options import RunOptions
 from tfdp.cluster.launch.supervision import STOPPING, Order, ReceivedSignals, Supervisor
 from tfdp.cluster.launch.verdict import Failure, verdict
-from tfdp.cluster.mpi_installation import Mpiexec
 from tfdp.cluster.run_status import (
     ranks_without_strategy,
     steps_begun,

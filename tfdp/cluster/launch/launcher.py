@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from tfdp.cluster.launch.attempt import Starter, attempt
 from tfdp.cluster.launch.attempt_log import keep
 from tfdp.cluster.launch.gpu_shares import gpu_shares
-from tfdp.cluster.launch.mpiexec import fitting_mpiexec, one_line
+from tfdp.cluster.launch.mpiexec import Mpiexec, fitting_mpiexec, one_line
 from tfdp.cluster.launch.nodes.messages import How, how
 from tfdp.cluster.launch.nodes.node import Node, SingleNode, node_of
 from tfdp.cluster.launch.output import Sink
@@ -29,7 +29,6 @@ from tfdp.cluster.launch.run_options import RunOptions
 from tfdp.cluster.launch.supervision import Order, ReceivedSignals
 from tfdp.cluster.launch.verdict import EndedError
 from tfdp.cluster.mpi import without_rank
-from tfdp.cluster.mpi_installation import Mpiexec
 
 
 def run(options: RunOptions) -> int:
