@@ -8,8 +8,7 @@ import tiers
 from tfdp.base import gpus
 from tfdp.cluster.launch.places import Places
 from tfdp.cluster.launch.restarting import Attempt
-from tfdp.cluster.launch.run_options import RunOptions
-from tfdp.cluster.launch.spans import Span
+from tfdp.cluster.launch.run_options import RunOptions, Span
 from tfdp.cluster.launch.verdict import Outcome
 
 pytestmark = pytest.mark.multiprocess

@@ -19,8 +19,7 @@ from tfdp.cluster.launch.nodes.decision import NodeEnd, decide
 from tfdp.cluster.launch.nodes.messages import How
 from tfdp.cluster.launch.nodes.node_rendezvous import Rendezvous, _JoinedNode
 from tfdp.cluster.launch.restarting import Restarts
-from tfdp.cluster.launch.run_options import RunOptions
-from tfdp.cluster.launch.spans import Span
+from tfdp.cluster.launch.run_options import RunOptions, Span
 
 pytestmark = pytest.mark.multiprocess
 

@@ -10,21 +10,19 @@ import time
 from collections.abc import Sequence
 
 from tfdp.cluster.launch.attempt import Starter, attempt
-from tfdp.cluster.launch.attempt_log import keep
-from tfdp.cluster.launch.gpu_shares import gpu_shares
 from tfdp.cluster.launch.mpiexec import Mpiexec, fitting_mpiexec, one_line
 from tfdp.cluster.launch.nodes.messages import How, how
 from tfdp.cluster.launch.nodes.node import Node, SingleNode, node_of
 from tfdp.cluster.launch.output import Sink
-from tfdp.cluster.launch.places import Places, Say, look_up, wait_for_places
-from tfdp.cluster.launch.rank_command import resolve
+from tfdp.cluster.launch.places import Places, Say, gpu_shares, look_up, wait_for_places
 from tfdp.cluster.launch.rank_start import (
     RankGroup,
     ReservedPorts,
     TooManyRanksError,
     rank_environment,
+    resolve,
 )
-from tfdp.cluster.launch.restarting import Attempt, same_step, summary
+from tfdp.cluster.launch.restarting import Attempt, keep, same_step, summary
 from tfdp.cluster.launch.run_options import RunOptions
 from tfdp.cluster.launch.supervision import Order, ReceivedSignals
 from tfdp.cluster.launch.verdict import EndedError

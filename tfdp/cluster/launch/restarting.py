@@ -1,8 +1,11 @@
-"""Attempts of a run: how each ended, which failed ones another follows and when, and a summary."""
+"""Attempts of a run: how each ended, which failed ones another follows and when, what is kept."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
+import pathlib
 import time
 from collections.abc import Callable, Sequence
 
@@ -13,6 +16,10 @@ RESTART_COUNT = "TFDP_RESTART_COUNT"
 
 # The pause before a restart, which doubles with each further one up to the longest.
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
+
+ATTEMPTS_FILE = "attempts.jsonl"
+
+_FORMAT = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,3 +170,37 @@ def summary(attempts: Sequence[Attempt]) -> str:
         ranks = f"{attempt.world_size} rank{'s' * (attempt.world_size != 1)}"
         lines.append(f"  {number}. {ranks}, after {attempt.seconds:.0f} s: {in_short(attempt)}")
     return "\n".join(lines)
+
+
+def keep(attempt: Attempt) -> str:
+    """Appends a line to `attempts.jsonl` in the folder that the training's Telemetry writes to.
+
+    Does nothing where there is none.
+
+    Returns:
+      What is said where the line cannot be written; else nothing.
+    """
+    if attempt.log_dir is None:
+        return ""
+    first, last = attempt.steps or (None, None)
+    line = {
+        "kind": "attempt",
+        "format": _FORMAT,
+        "time": round(attempt.began, 3),
+        "ranks": attempt.world_size,
+        "seconds": round(attempt.seconds, 3),
+        "first_step": first,
+        "last_step": last,
+        "code": attempt.code,
+        "reason": in_short(attempt),
+    }
+    path = pathlib.Path(attempt.log_dir, ATTEMPTS_FILE)
+    try:
+        with path.open("a+b", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1))
+            cut = file.read(1) not in (b"", b"\n")  # a line that was not written whole
+            file.write(b"\n" * cut + json.dumps(line).encode() + b"\n")
+    except OSError as error:
+        return f"{os.fspath(path)} must be writable, and gives: {error.strerror}; a line is lost."
+    return ""
