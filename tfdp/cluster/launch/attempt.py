@@ -138,9 +138,9 @@ def attempt(
             describe,
             absent,
             starter.end,
-            launcher,
             ordered,
-            hangs.found if step_timeout or group.world_size == 1 else None,
+            hangs.found,
+            launcher,
         ).supervise()
         for stream in itertools.chain(*streams.values()):
             stream.finish()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from tfdp.cluster.launch.attempt import Starter, attempt
 from tfdp.cluster.launch.mpiexec import Mpiexec, fitting_mpiexec, one_line
 from tfdp.cluster.launch.nodes.messages import How, how
-from tfdp.cluster.launch.nodes.node import Node, SingleNode, node_of
+from tfdp.cluster.launch.nodes.node import Node, node_of
 from tfdp.cluster.launch.output import Sink
 from tfdp.cluster.launch.places import Places, Say, gpu_shares, look_up, wait_for_places
 from tfdp.cluster.launch.rank_start import (
@@ -22,7 +22,7 @@ from tfdp.cluster.launch.rank_start import (
     rank_environment,
     resolve,
 )
-from tfdp.cluster.launch.restarting import Attempt, keep, same_step, summary
+from tfdp.cluster.launch.restarting import Attempt, SingleNode, keep, same_step, summary
 from tfdp.cluster.launch.run_options import RunOptions
 from tfdp.cluster.launch.supervision import Order, ReceivedSignals
 from tfdp.cluster.launch.verdict import EndedError

@@ -1,14 +1,10 @@
-"""One launcher's side of the rendezvous: it says what it has, and hears what to do.
-
-A launcher without others has the same side, of which nobody hears.
-"""
+"""One launcher's side of the rendezvous: it says what it has, and hears what to do."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
 import contextlib
-import dataclasses
 import queue
 import time
 from collections.abc import Iterator, Sequence
@@ -21,11 +17,10 @@ from tfdp.cluster.connections import Connections, Stream
 from tfdp.cluster.handshake import SecretError, connect
 from tfdp.cluster.launch.attempt import Starter
 from tfdp.cluster.launch.nodes import messages
-from tfdp.cluster.launch.nodes.decision import Decision
 from tfdp.cluster.launch.nodes.node_rendezvous import serve
 from tfdp.cluster.launch.places import Say, look_up
 from tfdp.cluster.launch.rank_start import LOOPBACK, RankGroup
-from tfdp.cluster.launch.restarting import RESTART_COUNT, Attempt, Restarts, announcement
+from tfdp.cluster.launch.restarting import ANEW, RESTART_COUNT, Attempt, Decision, SingleNode
 from tfdp.cluster.launch.run_options import JOIN_SECONDS
 from tfdp.cluster.launch.supervision import Order
 from tfdp.cluster.launch.verdict import EndedError
@@ -37,67 +32,9 @@ _ANSWER_SECONDS = 10.0
 _LEAVING_SECONDS = 5.0
 _PAUSE_SECONDS = 0.5  # between two attempts to join
 
-_LOST = "lost"  # what is heard where the rendezvous is lost
+Message = dict[str, Any]
 
-_ANEW = Decision(True, 0.0, 0, "")
-
-
-@dataclasses.dataclass(frozen=True)
-class Heard:
-    """What the rendezvous says, or :data:`_LOST`."""
-
-    kind: str
-    said: dict[str, Any]
-
-
-class SingleNode:
-    """A launcher whose ranks are all ranks.
-
-    Args:
-      starter: What every attempt has in common.
-
-    Attributes:
-      interface: The address of the interface that the ranks listen on.
-      reason: Why others have ended the ranks of this node.
-    """
-
-    interface, reason = LOOPBACK, ""
-
-    def __init__(self, starter: Starter) -> None:
-        options = starter.options
-        self._end = starter.end
-        self._restarts = Restarts(options.max_restarts, options.restart_window_seconds)
-
-    def start(
-        self, ports: Sequence[int], gpus: Sequence[str | None], attempts: int
-    ) -> tuple[RankGroup, str, dict[str, str]]:
-        """Returns the ranks of an attempt, their secret, and what each gets in its environment.
-
-        Args:
-          ports: The ports on which the ranks of this node are to listen.
-          gpus: The GPUs of each.
-          attempts: The number of attempts that this node has seen.
-        """
-        group = RankGroup.of_this_host(ports, gpus)
-        return group, secrets.made(), {RESTART_COUNT: str(attempts)}
-
-    def order(self) -> Order | None:
-        """Returns what others have the ranks that run do."""
-        return None
-
-    def did_not_start(self, message: str) -> Decision:
-        """Returns what follows where the ranks of this node could not be started; fewer can be."""
-        return _ANEW
-
-    def ended(self, attempt: Attempt) -> Decision:
-        """Returns what follows an attempt. A restart that the time limit forbids does not."""
-        if attempt.resized:
-            return Decision(True, 0.0, 0, attempt.message)
-        pause = self._restarts.pause() if attempt.failed else None
-        if pause is None or time.monotonic() + pause >= self._end:
-            message = "" if attempt.failed else attempt.message
-            return Decision(False, 0.0, attempt.code, message)
-        return Decision(True, pause, 0, announcement(pause, self._restarts.left))
+_LOST = "lost"  # the type of what is heard where the rendezvous is lost
 
 
 class Node:
@@ -114,11 +51,11 @@ class Node:
         self._starter, self._secret, self._serves = starter, secret, serves
         self._address = starter.options.rendezvous
         self.interface = LOOPBACK if is_loopback(host_of(self._address)) else ""
-        self._heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
+        self._heard: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._connections: Connections | None = None
         self._stream: Stream | None = None
         self._listening: concurrent.futures.Future[None] | None = None
-        self._finished: Heard | None = None
+        self._finished: Message | None = None
         self._takes_part = self._stop = False
         self.reason = ""
 
@@ -144,12 +81,11 @@ class Node:
                 self._say(messages.READY, ports=list(ports))
                 joined = time.monotonic()
                 heard = self._wait_for(messages.START, messages.FINISHED, messages.REFUSED)
-                said = heard.said
-                if heard.kind == messages.START:
+                if heard["type"] == messages.START:
                     break
-                if heard.kind != _LOST:
-                    text = said.get("message") or said.get("reason") or ""
-                    raise EndedError(int(said.get("code", 2)), str(text))
+                if heard["type"] != _LOST:
+                    text = heard.get("message") or heard.get("reason") or ""
+                    raise EndedError(int(heard.get("code", 2)), str(text))
                 why = "it was lost again"
                 deadline += time.monotonic() - joined  # a node that is taken in may wait for long
             if time.monotonic() >= deadline:
@@ -161,23 +97,23 @@ class Node:
                 )
             look_up(self._starter, _PAUSE_SECONDS)
         self._takes_part = True
-        added = {RESTART_COUNT: str(int(said["attempt"]))}
-        if said["peers"] and PEERS not in self._starter.environ:
-            added[PEERS] = " ".join(said["peers"])
-        group = RankGroup(tuple(said["addresses"]), int(said["first"]), tuple(gpus))
+        added = {RESTART_COUNT: str(int(heard["attempt"]))}
+        if heard["peers"] and PEERS not in self._starter.environ:
+            added[PEERS] = " ".join(heard["peers"])
+        group = RankGroup(tuple(heard["addresses"]), int(heard["first"]), tuple(gpus))
         return group, self._secret, added
 
     def order(self) -> Order | None:
         """Returns what the ranks that run are to do, by all that the rendezvous has said so far."""
         while (heard := self._hear(0.0001)) is not None:
-            if heard.kind == messages.STOP:
+            if heard["type"] == messages.STOP:
                 self._stop = True
-            elif heard.kind in (messages.END, messages.FINISHED):
-                self.reason = str(heard.said.get("reason") or heard.said.get("message") or "")
+            elif heard["type"] in (messages.END, messages.FINISHED):
+                self.reason = str(heard.get("reason") or heard.get("message") or "")
                 self.reason = self.reason or "the run has ended"
                 if self._finished is not None:
                     break
-            elif heard.kind == _LOST:
+            elif heard["type"] == _LOST:
                 self.reason = self.reason or "the rendezvous was lost"
                 break
         if self.reason:
@@ -187,7 +123,7 @@ class Node:
     def did_not_start(self, message: str) -> Decision:
         """Says that the ranks of this node could not be started, if others wait for them."""
         if not self._takes_part:
-            return _ANEW
+            return ANEW
         return self._ended(messages.How.FAILED, 1, message)
 
     def ended(self, attempt: Attempt) -> Decision:
@@ -240,22 +176,21 @@ class Node:
         if how is messages.How.LEFT:
             return Decision(False, 0.0, code, message)
         heard = self._wait_for(messages.AGAIN, messages.FINISHED)
-        if heard.kind == _LOST:
+        if heard["type"] == _LOST:
             return Decision(True, 0.0, 0, "the rendezvous was lost; looks for it again.")
-        said = heard.said
-        if heard.kind == messages.FINISHED:
-            return Decision(False, 0.0, int(said["code"]), str(said["message"]))
-        return Decision(True, float(said["pause"]), 0, str(said["message"]))
+        if heard["type"] == messages.FINISHED:
+            return Decision(False, 0.0, int(heard["code"]), str(heard["message"]))
+        return Decision(True, float(heard["pause"]), 0, str(heard["message"]))
 
-    def _wait_for(self, *kinds: str) -> Heard:
+    def _wait_for(self, *kinds: str) -> Message:
         """Waits until the rendezvous says one of these, or is lost: at the latest when silent."""
         while True:
             heard = self._hear(0.05)
-            if heard is not None and heard.kind in {*kinds, _LOST}:
+            if heard is not None and heard["type"] in {*kinds, _LOST}:
                 return heard
             look_up(self._starter)
 
-    def _hear(self, seconds: float) -> Heard | None:
+    def _hear(self, seconds: float) -> Message | None:
         """Returns what the rendezvous says next, of this attempt's end or the next one's begin.
 
         The end of the run is said again and again.
@@ -265,10 +200,10 @@ class Node:
         try:
             heard = self._heard.get(timeout=seconds)
         except queue.Empty:
-            return Heard(_LOST, {}) if self._stream is None else None
-        if heard.kind == _LOST:
+            return {"type": _LOST} if self._stream is None else None
+        if heard["type"] == _LOST:
             self.close()
-        elif heard.kind == messages.FINISHED:
+        elif heard["type"] == messages.FINISHED:
             self._finished = heard
         return heard
 
@@ -279,16 +214,16 @@ class Node:
         frame = wire.frame({"type": kind, **fields})
         self._connections.loop.call_soon_threadsafe(writer.write, frame)
 
-    async def _listen(self, stream: Stream, heard: queue.SimpleQueue[Heard]) -> None:
+    async def _listen(self, stream: Stream, heard: queue.SimpleQueue[Message]) -> None:
         alive = asyncio.ensure_future(_say_alive(stream))
         try:
             while True:
                 async with asyncio.timeout(messages.SILENT_SECONDS):
                     said, _ = await wire.read(stream[0])
                 if said.get("type") != messages.ALIVE:
-                    heard.put(Heard(str(said.get("type")), said))
+                    heard.put(said)
         except OSError:
-            heard.put(Heard(_LOST, {}))
+            heard.put({"type": _LOST})
         finally:
             alive.cancel()
 
@@ -327,7 +262,7 @@ def node_of(starter: Starter, say: Say) -> Iterator[SingleNode | Node]:
     """
     options = starter.options
     if options.nodes is None:
-        yield SingleNode(starter)
+        yield SingleNode(options, starter.end)
         return
     secret = secrets.in_environment(starter.environ)
     if secret is None:
