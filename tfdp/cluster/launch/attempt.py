@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tfdp.base.atomic_files import temporary_folder
-from tfdp.cluster.launch import library_lines
+from tfdp.cluster.launch import output_lines
 from tfdp.cluster.launch.hangs import Hangs
 from tfdp.cluster.launch.mpiexec import Mpiexec, environment, words
 from tfdp.cluster.launch.output import Outlet, RankStream, Sink, open_logs
@@ -193,7 +193,7 @@ def _shown(
     """Begins to pass on a process' standard output and standard error."""
     label = "mpiexec" if process.rank == MPI_LAUNCHER else str(process.rank)
     log = logs.get(process.rank)
-    in_output, in_errors = library_lines.hidden_ones(os.environ)
+    in_output, in_errors = output_lines.hidden_ones(os.environ)
     output = RankStream(label, process.stdout, sink, sink.stdout, log, in_output)
     errors = RankStream(label, process.stderr, sink, sink.stderr, log, in_errors)
     output.start()
