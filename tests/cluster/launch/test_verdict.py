@@ -118,7 +118,7 @@ def test_a_rank_that_ended_with_0_while_others_waited_for_it_is_the_first():
         RunOptions(processes=3, command=("train.py",)),
         Outcome(signal=None, timed_out=False, failed=(0,), unfinished=(2,), absent=()),
         {0: Failure(0, 1, 5.0, [error], lost_rank=1), 2: Failure(2, -15, 6.0, [])},
-        status_folder="",
+        without_strategy=(),
         group=RankGroup.of_this_host([1, 2, 3], [None] * 3),
     )
     assert code == 1

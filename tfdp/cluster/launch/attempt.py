@@ -152,14 +152,15 @@ def attempt(
         failures = {rank.rank: describe(rank) for rank in of_ranks if rank.failed}
         if launcher is not None and outcome.launcher_first:
             failures[MPI_LAUNCHER] = describe(launcher)
-        code, message = verdict(options, outcome, failures, folder, group)
+        without = ranks_without_strategy(folder, ranks)
+        code, message = verdict(options, outcome, failures, without, group)
         return Attempt(
             code,
             message,
             outcome,
             time.monotonic() - began,
             group.world_size,
-            tuple(ranks_without_strategy(folder, outcome.failed)),
+            tuple(rank for rank in outcome.failed if rank in without),
             steps_begun(folder, ranks),
             group.first,
             all(failures[rank].is_consequence for rank in outcome.failed),

@@ -191,7 +191,7 @@ def rank_environment(
       group: The ranks.
       rank: The rank of this host whose environment is returned.
       devices_per_process: The number of logical CPU devices, or None to leave that alone.
-      status_folder: The folder where the strategy marks that it was made.
+      status_folder: The folder where ranks tell of themselves.
       environ: The launcher's environment.
       secret: The secret of the ranks of this run, in place of one that the user has set.
 

@@ -15,7 +15,6 @@ from tfdp.cluster.launch.output import log_path
 from tfdp.cluster.launch.rank_process import MPI_LAUNCHER, STOPPED
 from tfdp.cluster.launch.rank_start import RankGroup, tf_config
 from tfdp.cluster.launch.run_options import RunOptions
-from tfdp.cluster.run_status import ranks_without_strategy
 
 TIMED_OUT = 124  # as of GNU's `timeout`
 
@@ -174,7 +173,7 @@ def verdict(
     options: RunOptions,
     outcome: Outcome,
     failures: Mapping[int, Failure],
-    status_folder: str,
+    without_strategy: Sequence[int],
     group: RankGroup,
 ) -> tuple[int, str]:
     """Returns the exit code, and the message about it.
@@ -184,7 +183,7 @@ def verdict(
       outcome: The way in which the run ended.
       failures: The failures of all ranks that did not end with 0, also of those that were ended;
         and the end of MPI's launcher, if that was the first.
-      status_folder: The folder where the ranks' strategies left marks.
+      without_strategy: The ranks that made no strategy.
       group: The ranks.
     """
     if outcome.timed_out:
@@ -212,7 +211,7 @@ def verdict(
     if outcome.elsewhere and not outcome.failed and outcome.signal is None:
         return 1, f"{ranks_in_words(group.ranks)} of {group.world_size} were ended."
     if not failures and outcome.signal is None:
-        return _trained_alone(options, status_folder, group)
+        return _trained_alone(options, without_strategy, group)
     if not failures:
         return 0, ""
     if outcome.signal is not None:
@@ -323,9 +322,8 @@ def _timeout_message(options: RunOptions, outcome: Outcome, group: RankGroup) ->
     )
 
 
-def _trained_alone(options: RunOptions, status_folder: str, group: RankGroup) -> tuple[int, str]:
+def _trained_alone(options: RunOptions, alone: Sequence[int], group: RankGroup) -> tuple[int, str]:
     """Judges a run in which every rank ended with 0: right, unless a rank trained alone."""
-    alone = ranks_without_strategy(status_folder, group.ranks)
     if group.world_size == 1 or not alone:
         return 0, ""
     config = tf_config(group.addresses, alone[0])
