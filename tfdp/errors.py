@@ -20,9 +20,6 @@ __all__ = [
     "VerificationError",
 ]
 
-# Part of every error that only says that another rank is gone: the launcher looks for the cause.
-LOST_RANK_MARK = "lost rank"
-
 
 class CollectiveMismatchError(RuntimeError):
     """Replicas do not issue the same sequence of collectives.
@@ -148,6 +145,9 @@ class ClusterError(ValueError):
 class RankLostError(RuntimeError):
     """Another process of the cluster died, stopped or ended while this one needs it.
 
+    Attributes:
+      rank: The rank that is lost; None where the error was made anew from its text.
+
     Here one process plays the first of two ranks, and the connection to the other ends:
 
     >>> import asyncio, socket
@@ -163,6 +163,8 @@ class RankLostError(RuntimeError):
         ...
     tfdp.errors.RankLostError: Rank 0: lost rank 1: its connection broke ...
     """
+
+    rank: int | None = None
 
     __init__ = Exception.__init__
 

@@ -9,8 +9,8 @@ import pytest
 
 from tfdp.cluster.connections import Connections
 from tfdp.cluster.control_channel import ControlChannel
+from tfdp.cluster.run_status import told
 from tfdp.errors import (
-    LOST_RANK_MARK,
     CollectiveMismatchError,
     CollectiveTimeoutError,
     RankLostError,
@@ -78,7 +78,7 @@ def test_a_rank_that_ends_is_lost_to_those_who_wait_for_it_only():
         assert len(first.wait("early#0", [0, 1], "early")) == 2
         with pytest.raises(RankLostError) as caught:
             first.all_gather("late")
-        assert f"{LOST_RANK_MARK} 1: it has ended" in str(caught.value)
+        assert "lost rank 1: it has ended" in str(caught.value)
         assert first.failure is None
 
 
@@ -102,8 +102,19 @@ def test_a_rank_that_ends_with_an_error_ends_all(loser):
         errors = meeting.on_all(*(lambda b=b: b.all_gather("x") for b in others))
         for error in errors:
             assert isinstance(error, RankLostError)
-            assert f"{LOST_RANK_MARK} {loser}" in str(error)
+            assert f"lost rank {loser}" in str(error)
             assert "my own mistake" in str(error)
+
+
+@pytest.mark.parametrize("error", [None, "ValueError: my own mistake"])
+def test_a_rank_that_cannot_go_on_without_another_tells_the_launcher(error, monkeypatch, tmp_path):
+    monkeypatch.setenv("TFDP_RUN_STATUS", str(tmp_path))
+    monkeypatch.setenv("TF_CONFIG", '{"task": {"type": "worker", "index": 0}}')
+    with meeting.boards(2) as (first, second):
+        second.close(error)
+        with pytest.raises(RankLostError):
+            first.all_gather("x")
+    assert told(str(tmp_path), 0).lost_rank == 1
 
 
 @pytest.mark.parametrize("loser", [0, 2])
@@ -119,7 +130,7 @@ def test_a_broken_connection_is_a_lost_rank_on_all(loser):
         boards[loser]._connections.loop.call_soon_threadsafe(abort)
         others = [board for board in boards if board.rank != loser]
         errors = meeting.on_all(*(lambda b=b: b.all_gather("x") for b in others))
-        assert all(f"{LOST_RANK_MARK} {loser}" in str(error) for error in errors)
+        assert all(f"lost rank {loser}" in str(error) for error in errors)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""Which description of a cluster goes before which, and that finding it needs no TensorFlow."""
+"""Which description of a cluster goes before which, and the place of a rank on its host.
+
+Finding it needs no TensorFlow.
+"""
 
 import json
 import subprocess
@@ -8,6 +11,7 @@ import types
 import pytest
 
 from tfdp.cluster import Cluster, detect, rank_in_environment
+from tfdp.cluster.environment import local_rank
 from tfdp.errors import ClusterError
 
 SLURM = {
@@ -80,3 +84,30 @@ def test_the_rank_alone_is_that_of_the_cluster(environ):
 
 def test_the_rank_is_known_where_the_rest_would_have_to_be_asked_of_mpi():
     assert rank_in_environment({"PMIX_RANK": "3"}) == 3
+
+
+SRUN = {"SLURM_STEP_ID": "0", "SLURM_LOCALID": "2", "SLURM_NODEID": "3"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "place"),
+    [
+        ({}, None),
+        ({"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, (1, 4)),
+        ({"MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"}, (0, 2)),
+        ({"MPI_LOCALRANKID": "0"}, None),
+        (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "4(x3),3"}, (2, 3)),
+        (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "2,1(x2),4"}, (2, 4)),
+        (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "4(x2)"}, None),  # not of this step
+        (SRUN, None),
+        (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "4(x4)", "SLURM_STEP_ID": "4294967291"}, None),
+        ({"MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2", "TFDP_RUN_STATUS": "/tmp/x"}, None),
+    ],
+)
+def test_the_place_is_told_by_the_launcher_that_started_the_ranks(environ, place):
+    assert local_rank(environ) == place
+
+
+def test_a_malformed_place_is_named():
+    with pytest.raises(ClusterError, match=r"`MPI_LOCALNRANKS` must be a whole number"):
+        local_rank({"MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "many"})

@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from tfdp.cluster import mpi, mpi4py_world, port_of
+from tfdp.cluster import mpi, port_of
 from tfdp.cluster.mpi import launcher_pid
 from tfdp.errors import ClusterError
 
@@ -123,8 +123,8 @@ def mpi4py(monkeypatch):
     """Returns a function that installs an mpi4py with a given world; at first there is none."""
 
     def forget():
-        mpi4py_world.connect.cache_clear()
-        mpi4py_world.broadcast_address.cache_clear()
+        mpi.connect.cache_clear()
+        mpi.broadcast_address.cache_clear()
 
     def install(world, vendor="MPICH"):
         module = types.SimpleNamespace(
@@ -347,3 +347,15 @@ def test_a_real_mpirun_starts_one_cluster(tmp_path):
     assert sorted(texts) == ["0", "1"]
     assert texts["0"] == texts["1"]
     assert texts["0"][0] == "2"
+
+
+def test_only_the_names_of_mpich_s_memory_are_removed(tmp_path):
+    maps = tmp_path / "maps"
+    maps.write_text(
+        "7f00-7f01 rw-s 00000000 00:1a 7   /dev/shm/mpich_shm_0badc0de_tfdp\n"
+        "7f02-7f03 rw-s 00000000 00:1a 7   /dev/shm/mpich_shm_0badc0df_tfdp (deleted)\n"
+        f"7f04-7f05 r--p 00000000 00:1a 7   {maps}\n"
+    )
+    mpi.remove_mpich_names(maps)  # the first is gone already
+    assert maps.exists()
+    mpi.remove_mpich_names(tmp_path / "none")

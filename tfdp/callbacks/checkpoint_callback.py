@@ -171,7 +171,7 @@ class Checkpoint(keras.callbacks.Callback):
         self.place.begin()
         self._points = AgreedPoints(processes, self.every_seconds)
         self._points.open()
-        run_status.mark_can_stop(True)
+        run_status.tell(can_stop=True)
         self._epoch = self._kept_at = 0
         self._restored = None
         found = folder.newest_good_of_first(self.directory, processes)
@@ -272,7 +272,7 @@ class Checkpoint(keras.callbacks.Callback):
         >>> Checkpoint(tempfile.mkdtemp(), every_epochs=1).close()
         """
         if self._points is not None:
-            run_status.mark_can_stop(False)
+            run_status.tell(can_stop=False)
             self._points.close(self._ends, well)
             self._points = None
             self._writer.wait()

@@ -150,7 +150,7 @@ class Telemetry(keras.callbacks.Callback):
         self._recorder = None if replicas is None else self._attached(strategy)
         self._files = LogFiles(self.log_dir, self._rank, self.tensorboard)
         if self._rank == 0:
-            run_status.mark_log_dir(self.log_dir)
+            run_status.tell(log_dir=os.path.abspath(self.log_dir))
             write_manifest(self.log_dir / "manifest.json", model=self.model, data=self._data)
         self._data = None  # it may be large
         self._files.line(

@@ -5,7 +5,7 @@ and no connection is opened but MPI's, through mpi4py. The launcher uses this pa
 """
 
 from tfdp.cluster.environment import detect, rank_in_environment
-from tfdp.cluster.nodelist import expand_nodelist
+from tfdp.cluster.slurm import expand_nodelist
 from tfdp.cluster.spec import Cluster, host_of, join_address, port_of, split_address
 
 __all__ = [

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from tfdp.base.words import ranks_in_words
+from tfdp.cluster.spec import is_loopback
 from tfdp.errors import CollectiveTimeoutError
 
 # The number of unread bytes that a stream holds before the sender must wait.
@@ -24,6 +26,24 @@ def host_of_peer(writer: asyncio.StreamWriter) -> str:
     """Returns the IP address of the other side."""
     host: str = writer.get_extra_info("peername")[0]
     return host.removeprefix("::ffff:")
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """Returns a socket that listens on the loopback interface for a loopback host, else on all.
+
+    TensorFlow may bind the same port while connections of the socket still stand: that needs
+    REUSEADDR, which `create_server` sets.
+
+    Raises:
+      OSError: The port is in use.
+      OverflowError: There is no such port.
+    """
+    if is_loopback(host):
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family)
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
 
 
 class Connections:

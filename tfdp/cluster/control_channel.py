@@ -22,10 +22,12 @@ from tfdp.base import threads
 from tfdp.base.words import ranks_in_words
 from tfdp.cluster import wire
 from tfdp.cluster.connections import Connections
-from tfdp.errors import LOST_RANK_MARK, CollectiveTimeoutError, RankLostError
+from tfdp.cluster.run_status import tell
+from tfdp.errors import CollectiveTimeoutError, RankLostError
 
 # Numbers of collectives begin above all that TensorFlow and single-process strategies count.
 _FIRST_NUMBER = 1 << 28
+_NUMBER_OF = "the number of "  # the key of a number; the text that it belongs to follows
 
 # The time that a rank which ends waits for the others to read its goodbye.
 _GOODBYE_SECONDS = 2.0
@@ -187,22 +189,13 @@ class ControlChannel:
         """
         if self.rank == 0:
             return self._numbered(text, count, series)
-        with self._changed:
-            if text in self._numbers:
-                return self._numbers[text]
-        self._send({"type": "number?", "from": self.rank, "key": text, "value": [count, series]})
-        deadline = time.monotonic() + self.timeout_seconds
-        with self._changed:
-            while text not in self._numbers:
-                self._raise_failure()
-                self._raise_if_ended([0], "a number for a collective")
-                if time.monotonic() > deadline:
-                    raise CollectiveTimeoutError(
-                        f"Rank {self.rank}: rank 0 must answer within {self.timeout_seconds:g} s, "
-                        f"but it did not. {self.describe([0])}"
-                    )
-                self._changed.wait(1.0)
-            return self._numbers[text]
+        key = _NUMBER_OF + text
+        if not self.posted(key):
+            self._send(
+                {"type": "number?", "from": self.rank, "key": text, "value": [count, series]}
+            )
+        value: int = self.wait(key, [0], "a number for a collective", keep=True)[0].value
+        return value
 
     # ---- signs of life, and the end
 
@@ -301,13 +294,16 @@ class ControlChannel:
 
     def _raise_if_ended(self, ranks: Iterable[int], what: str) -> None:
         for rank in sorted({*ranks, 0} & self._ended.keys()):  # rank 0 passes messages on
+            tell(lost_rank=rank)
             raise self._lost(rank, self.end_of(rank, what))
 
     def _lost(self, rank: int, reason: str) -> RankLostError:
-        return RankLostError(
-            f"Rank {self.rank}: {LOST_RANK_MARK} {rank}: {reason.rstrip('.')}. Training cannot go "
+        error = RankLostError(
+            f"Rank {self.rank}: lost rank {rank}: {reason.rstrip('.')}. Training cannot go "
             "on without it: look at the output of that rank, and start all ranks again."
         )
+        error.rank = rank
+        return error
 
     def _failed(self, error: Exception) -> None:
         with self._changed:
@@ -316,6 +312,8 @@ class ControlChannel:
             self._failure = error
             listeners = list(self._listeners)
             self._changed.notify_all()
+        if isinstance(error, RankLostError):
+            tell(lost_rank=error.rank)
         for listener in listeners:
             listener(error)
 
@@ -324,7 +322,8 @@ class ControlChannel:
             if text not in self._numbers:
                 self._numbers[text] = self._next_number.get(series, series)
                 self._next_number[series] = self._numbers[text] + count
-                self._send({"type": "number", "from": 0, "key": text, "value": self._numbers[text]})
+                key, value = _NUMBER_OF + text, self._numbers[text]
+                self._send({"type": "post", "from": 0, "key": key, "value": value})
             return self._numbers[text]
 
     def _send(self, header: dict[str, Any], payload: bytes = b"", but: int | None = None) -> None:
@@ -378,10 +377,6 @@ class ControlChannel:
             self._keep(sender, header["key"], Post(value, payload))
         elif kind == "number?":
             self._numbered(header["key"], *map(int, header["value"]))
-        elif kind == "number":
-            with self._changed:
-                self._numbers[header["key"]] = int(header["value"])
-                self._changed.notify_all()
         elif kind == "sign":
             with self._changed:
                 self._signs[sender] = (time.monotonic(), value)

@@ -12,14 +12,10 @@ from typing import Any
 
 from tfdp.cluster import wire
 from tfdp.cluster.connections import BUFFER_BYTES, Stream, host_of_peer
-from tfdp.cluster.handshake import SecretError, greet
+from tfdp.cluster.handshake import SecretError, Strangers
 from tfdp.cluster.secret import HOW_TO_GIVE_ONE
 from tfdp.cluster.spec import Cluster, host_of, join_address, split_address
 from tfdp.errors import ClusterError
-
-# The time that a process has to say who it is, and the number that may do so besides the ranks.
-STRANGER_SECONDS = 10.0
-_MOST_STRANGERS = 64
 
 # The number of connections that the kernel keeps until they are taken. Without room in this queue
 # a process waits for seconds.
@@ -45,16 +41,12 @@ class Gathering:
         self._cluster = cluster
         self._own = own
         self._secret = secret
-        self._strangers: dict[asyncio.StreamWriter, None] = {}
+        self._strangers = Strangers(secret, cluster.world_size)
         self._turned_away: dict[int, str] = {}
         self._over: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
 
     async def wait(self, listener: socket.socket, seconds: float) -> str | None:
         """Takes in who comes to `listener` until all are there; returns a reason to stop, or None.
-
-        A process that says nothing, too much or nonsense is sent away after 10 s at the latest, and
-        takes nobody's turn: when too many are introducing themselves, the one that came first must
-        go. A rank that was among them comes again.
 
         Args:
           listener: A socket bound to rank 0's port; it is closed at the end.
@@ -69,8 +61,7 @@ class Gathering:
             return None
         finally:
             listening.close()
-            for stranger in self._strangers:
-                stranger.transport.abort()
+            self._strangers.send_away()
 
     def missing(self) -> list[int]:
         """Returns the ranks that are not there."""
@@ -83,14 +74,8 @@ class Gathering:
     async def _meet(self, *stream: Any) -> None:
         reader, writer = stream
         host = host_of_peer(writer)
-        self._strangers[writer] = None
-        if len(self._strangers) > self._cluster.world_size + _MOST_STRANGERS:
-            oldest = next(iter(self._strangers))
-            del self._strangers[oldest]
-            oldest.transport.abort()
         try:
-            async with asyncio.timeout(STRANGER_SECONDS):
-                introduction = await greet((reader, writer), self._secret)
+            introduction = await self._strangers.greet((reader, writer))
             self._check(introduction)
             self._take_in(introduction, (reader, writer), host)
         except SecretError as error:
@@ -100,8 +85,6 @@ class Gathering:
                 self._refuse(error.introduction["rank"], str(error), host)
         except OSError:  # not one of ours: a scanner, or another program
             writer.transport.abort()
-        finally:
-            self._strangers.pop(writer, None)
 
     def _check(self, introduction: dict[str, Any]) -> None:
         """Raises NoMessageError unless `introduction` has the same fields as rank 0's own."""

@@ -17,6 +17,10 @@ from tfdp.cluster import wire
 from tfdp.cluster.connections import BUFFER_BYTES, Stream
 from tfdp.cluster.secret import proof, proves
 
+# The time that a process has to say who it is, and the number that may do so besides the expected.
+STRANGER_SECONDS = 10.0
+_MOST_STRANGERS = 64
+
 _PROTOCOL = "tfdp 2"
 _MOST_BYTES = 1 << 16
 _FIRST, _OTHER = "rank 0", "another rank"
@@ -55,6 +59,41 @@ async def greet(stream: Stream, secret: str | None) -> dict[str, Any]:
         has = "has none" if shown is None else "has one" if secret is None else "has another"
         raise SecretError(has, introduction)
     return introduction
+
+
+class Strangers:
+    """Those who have come and not yet shown who they are.
+
+    One that says nothing, too much or nonsense is sent away after 10 s at the latest, and takes
+    nobody's turn: when too many are introducing themselves, the one that came first must go. A rank
+    that was among them comes again.
+
+    Args:
+      secret: The secret that they must know, or None.
+      expected: How many may come at once besides.
+    """
+
+    def __init__(self, secret: str | None, expected: int = 0) -> None:
+        self._secret, self._most = secret, expected + _MOST_STRANGERS
+        self._writers: dict[asyncio.StreamWriter, None] = {}
+
+    async def greet(self, stream: Stream) -> dict[str, Any]:
+        """Returns one's introduction, as the function `greet` does, in time."""
+        self._writers[stream[1]] = None
+        if len(self._writers) > self._most:
+            oldest = next(iter(self._writers))
+            del self._writers[oldest]
+            oldest.transport.abort()
+        try:
+            async with asyncio.timeout(STRANGER_SECONDS):
+                return await greet(stream, self._secret)
+        finally:
+            self._writers.pop(stream[1], None)
+
+    def send_away(self) -> None:
+        """Ends the connections of all."""
+        for writer in self._writers:
+            writer.transport.abort()
 
 
 async def connect(host: str, port: int, introduction: dict[str, Any], secret: str | None) -> Stream:

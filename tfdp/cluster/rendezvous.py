@@ -20,11 +20,11 @@ from typing import Any
 
 from tfdp.base.words import ranks_in_words
 from tfdp.cluster import wire
-from tfdp.cluster.connections import Connections, Stream, host_of_peer
-from tfdp.cluster.gathering import STRANGER_SECONDS, Gathering
-from tfdp.cluster.handshake import SecretError, connect
+from tfdp.cluster.connections import Connections, Stream, bound, host_of_peer
+from tfdp.cluster.gathering import Gathering
+from tfdp.cluster.handshake import STRANGER_SECONDS, SecretError, connect
 from tfdp.cluster.secret import HOW_TO_GIVE_ONE
-from tfdp.cluster.spec import Cluster, cannot_listen, host_of, is_loopback, port_of
+from tfdp.cluster.spec import Cluster, cannot_listen, host_of, port_of
 from tfdp.errors import ClusterError
 
 # The pause between two attempts to reach rank 0.
@@ -117,17 +117,10 @@ def _own_address(cluster: Cluster) -> str | None:
 
 
 def _listen(cluster: Cluster, address: str) -> socket.socket:
-    """Binds the port of `address`: on the loopback interface for a loopback host, else on all."""
-    host, port = host_of(address), port_of(address)
+    """Binds the port of `address`."""
+    port = port_of(address)
     try:
-        # TensorFlow binds the same port while the connections of this socket still stand. That
-        # needs REUSEADDR, which `create_server` sets.
-        if is_loopback(host):
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            return socket.create_server((host, port), family=family)
-        if socket.has_dualstack_ipv6():
-            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-        return socket.create_server(("", port))
+        return bound(host_of(address), port)
     except (OSError, OverflowError) as error:
         raise cannot_listen(cluster.rank, port, error, f", as {cluster.source} says") from error
 
@@ -149,8 +142,8 @@ async def _gather(
             HOW_TO_GIVE_ONE,
         )
     came = Gathering(cluster, own, secret)
-    bound = listener or _listen(cluster, cluster.coordinator)
-    reason = await came.wait(bound, deadline - time.monotonic())
+    port = listener or _listen(cluster, cluster.coordinator)
+    reason = await came.wait(port, deadline - time.monotonic())
     missing = came.missing()
     if reason is None and missing:
         reason = (

@@ -1,90 +1,114 @@
-"""The files by which a rank tells `tfdp run` that its strategy was made, and how far it came.
+"""The files by which a rank tells `tfdp run` how it is, how far it came, and why it ends.
 
-`tfdp run` gives all its ranks one folder in the environment variable `TFDP_RUN_STATUS`, and each
-rank's strategy leaves empty files there. A rank that leaves no file has trained alone, or the
-others wait for it in vain. The launcher then says so. A training that goes on from checkpoints
-keeps the number of its step in a file, which outlives a kill. A rank that is alone tells the
-launcher that it lives: no other rank would notice its silence.
+`tfdp run` gives all ranks of an attempt one folder in the environment variable `TFDP_RUN_STATUS`.
+Each rank has a status file there, which appears and changes at once. A rank that tells of no
+strategy has trained alone, or the others wait for it in vain. The launcher then says so. A rank
+that ends by an error, or since another one is lost, tells of it; one that is killed tells nothing.
+A training that goes on from checkpoints keeps the number of its step in a file, which outlives a
+kill. A rank that is alone tells the launcher that it lives: no other rank would notice its silence.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import mmap
 import os
 import pathlib
 import struct
+import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from tfdp.base import hooks
 
 STATUS_VARIABLE = "TFDP_RUN_STATUS"
-_BEGUN, _MADE, _STEPS, _CAN_STOP = "begun", "made", "steps", "can-stop"
-_LOG_DIR, _ALIVE = "log-dir", "alive"
+_STATUS, _STEPS, _ALIVE = "status", "steps", "alive"
 _STEPS_FORMAT = struct.Struct("=qqq")  # the first, the last, and how many points were reached
 
 _BEAT_SECONDS = 1.0
 
 _beating = False  # whether a thread of this process tells that it lives
+_telling = threading.Lock()  # of the threads that change the status
 
 
-def mark_strategy_begun(environ: Mapping[str, str] = os.environ) -> None:
-    """Marks that this rank makes a strategy, and waits for the others to do so.
+@dataclasses.dataclass(frozen=True)
+class RankStatus:
+    """What a rank has told of itself.
 
-    Does nothing outside `tfdp run`. The rank is the task's index in `TF_CONFIG`.
+    Attributes:
+      begun: Whether it makes a strategy, and waits for the others to do so.
+      made: Whether its strategy is made.
+      can_stop: Whether a signal makes its training keep a checkpoint and stop.
+      log_dir: The folder to which its Telemetry writes.
+      error: The traceback of the error that ends it, since nothing caught that.
+      lost_rank: The rank without which it cannot go on.
     """
-    _leave_word(environ, _BEGUN)
+
+    begun: bool = False
+    made: bool = False
+    can_stop: bool = False
+    log_dir: str | None = None
+    error: str | None = None
+    lost_rank: int | None = None
 
 
-def mark_strategy_made(environ: Mapping[str, str] = os.environ) -> None:
-    """Marks that this rank's strategy is made; it may be called more than once.
+def tell(environ: Mapping[str, str] = os.environ, **changes: bool | str | int | None) -> None:
+    """Changes fields of this rank's :class:`RankStatus`.
 
-    Does nothing outside `tfdp run`, like `mark_strategy_begun`.
+    Of its end the cause counts: the first error, and a rank that was lost before that. From the
+    first call on an error that nothing catches is told of, too. Does nothing outside `tfdp run`.
+    The rank is the task's index in `TF_CONFIG`.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
     >>> task = '{"task": {"type": "worker", "index": 1}}'
-    >>> mark_strategy_made({"TFDP_RUN_STATUS": folder.name, "TF_CONFIG": task})
-    >>> ranks_without_strategy(folder.name, range(3))
-    [0, 2]
+    >>> tell({"TFDP_RUN_STATUS": folder.name, "TF_CONFIG": task}, made=True)
+    >>> told(folder.name, 1).made, ranks_without_strategy(folder.name, range(3))
+    (True, [0, 2])
     """
-    _leave_word(environ, _MADE)
+    path = _own_mark(environ, _STATUS)
+    if path is None:
+        return
+    if environ is os.environ:
+        hooks.put(sys, "excepthook", _uncaught)
+    with _telling, contextlib.suppress(OSError):  # the launcher is gone
+        before = _read(path)
+        settled = before.error is not None
+        for name in ("error", "lost_rank"):
+            if settled or getattr(before, name) is not None:
+                changes.pop(name, None)
+        status = dataclasses.replace(before, **changes)  # type: ignore[arg-type]
+        new = path.with_name(f"{path.name}.new")
+        new.write_text(json.dumps(dataclasses.asdict(status)), encoding="utf-8")
+        new.replace(path)
 
 
-def mark_can_stop(can: bool, environ: Mapping[str, str] = os.environ) -> None:
-    """Marks that a signal makes this rank's training keep a checkpoint and stop, or no longer does.
-
-    Does nothing outside `tfdp run`, like `mark_strategy_begun`.
-
-    >>> import tempfile
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> task = '{"task": {"type": "worker", "index": 1}}'
-    >>> mark_can_stop(True, {"TFDP_RUN_STATUS": folder.name, "TF_CONFIG": task})
-    >>> can_stop(folder.name, [1]), can_stop(folder.name, [0, 1])
-    (True, False)
-    """
-    if can:
-        _leave_word(environ, _CAN_STOP)
-    elif (path := _own_mark(environ, _CAN_STOP)) is not None:
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
-
-
-def can_stop(folder: str, ranks: Iterable[int]) -> bool:
-    """Returns whether each of the ranks has said that it can stop at a checkpoint."""
-    return all(_mark(folder, rank, _CAN_STOP).exists() for rank in ranks)
+def told(folder: str, rank: int) -> RankStatus:
+    """Returns what a rank has told so far."""
+    return _read(_mark(folder, rank, _STATUS))
 
 
 def ranks_without_strategy(folder: str, ranks: Iterable[int]) -> list[int]:
     """Returns those of the ranks that made no strategy."""
-    return [rank for rank in ranks if not _mark(folder, rank, _MADE).exists()]
+    return [rank for rank in ranks if not told(folder, rank).made]
 
 
-def ranks_that_wait(folder: str, ranks: Iterable[int]) -> list[int]:
-    """Returns those that wait in making their first strategy, which needs all ranks to come."""
-    without = ranks_without_strategy(folder, ranks)
-    return [rank for rank in without if _mark(folder, rank, _BEGUN).exists()]
+def _read(path: pathlib.Path) -> RankStatus:
+    try:
+        return RankStatus(**json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return RankStatus()
+
+
+def _uncaught(original: Callable[..., Any], kind: Any, value: Any, trace: Any) -> None:
+    """Tells the launcher of the error that ends this rank."""
+    tell(error="".join(traceback.format_exception(kind, value, trace)))
+    original(kind, value, trace)
 
 
 class StepMark:
@@ -167,7 +191,7 @@ def _steps(folder: str, rank: int) -> tuple[int, int, int]:
 def tell_alive(environ: Mapping[str, str] = os.environ) -> None:
     """Tells the launcher once a second that this process lives, from now to its end.
 
-    Does nothing outside `tfdp run`, like `mark_strategy_begun`. It may be called more than once.
+    Does nothing outside `tfdp run`, like `tell`. It may be called more than once.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -201,39 +225,6 @@ def last_sign(folder: str, rank: int) -> int | None:
         return _mark(folder, rank, _ALIVE).stat().st_mtime_ns
     except OSError:
         return None
-
-
-def mark_log_dir(path: str | os.PathLike[str], environ: Mapping[str, str] = os.environ) -> None:
-    """Tells where this rank's Telemetry writes, for the launcher to write beside it.
-
-    Does nothing outside `tfdp run`, like `mark_strategy_begun`.
-
-    >>> import tempfile
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> task = '{"task": {"type": "worker", "index": 0}}'
-    >>> mark_log_dir("/logs", {"TFDP_RUN_STATUS": folder.name, "TF_CONFIG": task})
-    >>> log_dir(folder.name, range(2)), log_dir(folder.name, range(1, 2))
-    ('/logs', None)
-    """
-    mark = _own_mark(environ, _LOG_DIR)
-    if mark is not None:
-        with contextlib.suppress(OSError):
-            mark.write_text(os.path.abspath(path), encoding="utf-8")
-
-
-def log_dir(folder: str, ranks: Iterable[int]) -> str | None:
-    """Returns where Telemetry writes, if one of the ranks has told."""
-    for rank in ranks:
-        with contextlib.suppress(OSError, ValueError):
-            return _mark(folder, rank, _LOG_DIR).read_text(encoding="utf-8")
-    return None
-
-
-def _leave_word(environ: Mapping[str, str], word: str) -> None:
-    path = _own_mark(environ, word)
-    if path is not None:
-        with contextlib.suppress(OSError):  # the launcher is gone
-            path.touch()
 
 
 def _own_mark(environ: Mapping[str, str], word: str) -> pathlib.Path | None:

@@ -190,7 +190,7 @@ class DataParallelStrategy(OneDevicePrograms):
         else:
             if collectives.joined():
                 device_names.resolve(devices)  # raises here, before the ranks wait for each other
-            run_status.mark_strategy_begun()
+            run_status.tell(begun=True)
             timeouts = (timeout_seconds, startup_timeout_seconds)
             processes = collectives.join(found, device_names.count(devices), *timeouts)
         worker_devices = device_names.resolve(devices)
@@ -250,7 +250,7 @@ class DataParallelStrategy(OneDevicePrograms):
             extended.use_topology(auto, bucket_bytes or _bucket_bytes_of(auto))
         tfdp_keras.install(self)
         keep_freed_memory()
-        run_status.mark_strategy_made()
+        run_status.tell(made=True)
         determinism.note_strategy_made()
 
     @property

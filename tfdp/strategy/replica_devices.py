@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfdp.base import gpus
-from tfdp.cluster.local_rank import own_gpus
+from tfdp.cluster.environment import own_gpus
 from tfdp.communication.engines import gpus_of_logical_devices
 from tfdp.communication.replicas import ProcessGroup
 from tfdp.errors import ClusterError

@@ -138,8 +138,8 @@ def _add_run(commands: argparse._SubParsersAction) -> None:
 def _run(options: RunOptions, parser: argparse.ArgumentParser) -> int:
     from tfdp.cluster import launch
     from tfdp.cluster.launch.discovery import DiscoveryError
-    from tfdp.cluster.launch.gpu_shares import TooFewGPUsError
-    from tfdp.cluster.launch.rank_command import CommandError
+    from tfdp.cluster.launch.places import TooFewGPUsError
+    from tfdp.cluster.launch.rank_start import CommandError
     from tfdp.errors import ClusterError
 
     try:

@@ -8,8 +8,7 @@ import tiers
 from tfdp.base import gpus
 from tfdp.cluster.launch.places import Places
 from tfdp.cluster.launch.restarting import Attempt
-from tfdp.cluster.launch.run_options import RunOptions
-from tfdp.cluster.launch.spans import Span
+from tfdp.cluster.launch.run_options import RunOptions, Span
 from tfdp.cluster.launch.verdict import Outcome
 
 pytestmark = pytest.mark.multiprocess
@@ -17,14 +16,13 @@ pytestmark = pytest.mark.multiprocess
 # What a training with a Checkpoint does, without TensorFlow.
 STOPPABLE = """
 import pathlib
-from tfdp.cluster.run_status import mark_can_stop
 marked()
 attempt = int(os.environ["TFDP_RESTART_COUNT"])
 world_size = len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"])
 slots = pathlib.Path("slots")
 stop = pathlib.Path(f"stop-{attempt}")
 signal.signal(signal.SIGUSR1, lambda *_: stop.touch())
-mark_can_stop(True)
+tell(can_stop=True)
 print(f"attempt {attempt} of {world_size} ranks", flush=True)
 def train(seconds=20):
     deadline = time.monotonic() + seconds
@@ -73,7 +71,7 @@ def test_a_run_goes_on_with_the_ranks_that_are_left_and_takes_others_in(runs):
 
 
 def test_a_training_that_keeps_nothing_is_not_stopped(runs):
-    script = STOPPABLE + "mark_can_stop(False)\nslots.write_text('2')\ntrain(2)\n"
+    script = STOPPABLE + "tell(can_stop=False)\nslots.write_text('2')\ntrain(2)\n"
     run = elastic(runs, script, *DISCOVER)
     assert run.returncode == 0, run.err
     assert "attempts were made" not in run.err

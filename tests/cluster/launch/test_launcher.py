@@ -251,19 +251,62 @@ def test_a_killed_rank_is_named_with_its_signal(runs):
     assert "logs/rank-1.log" in outcome.verdict
 
 
-@pytest.mark.parametrize("error", ["tfdp: lost rank 1", "UnavailableError: socket closed"])
-def test_a_rank_that_fails_because_another_is_dying_is_not_the_first(runs, error):
+# What rank 0 does, and then, once rank 0 is gone, rank 1; and which of them failed first.
+@pytest.mark.parametrize(
+    ("dies", "follows", "first", "code", "how"),
+    [
+        ("tell(lost_rank=1); sys.exit(1)", "os._exit(3)", 1, 3, "exit code 3"),
+        ("sys.exit('UnavailableError')", "os.kill(os.getpid(), 11)", 1, 139, "signal SIGSEGV"),
+        ("raise RuntimeError('tfdp: lost rank 1')", "os._exit(3)", 0, 1, "exit code 1"),
+    ],
+    ids=["tells of it", "is before a kill", "prints it"],
+)
+def test_a_rank_that_fails_because_another_is_dying_is_not_the_first(
+    runs, dies, follows, first, code, how
+):
     script = runs.script(
         f"""
+        import pathlib
+        gone = pathlib.Path("gone")
         if rank == 0:
-            raise RuntimeError({error!r})
-        time.sleep(0.7)
-        os.kill(os.getpid(), signal.SIGSEGV)
+            gone.with_suffix(".new").write_text(str(os.getpid()))
+            gone.with_suffix(".new").rename(gone)
+            {dies}
+        while not gone.exists():
+            time.sleep(0.01)
+        try:
+            while True:
+                os.kill(int(gone.read_text()), 0)
+                time.sleep(0.01)
+        except ProcessLookupError:
+            {follows}
         """
     )
     outcome = runs.run("-n", 2, script)
-    assert outcome.returncode == 128 + 11
-    assert "rank 1 of 2 failed first, with signal SIGSEGV" in outcome.verdict
+    assert f"rank {first} of 2 failed first, with {how}" in outcome.verdict
+    assert outcome.returncode == code
+
+
+def test_the_last_error_is_the_one_that_ended_the_rank_whatever_it_printed_since(runs):
+    script = runs.script(
+        """
+        import atexit, traceback
+        def cannot_clean_up():
+            try:
+                open("/no/such/file")
+            except OSError:
+                traceback.print_exc()
+        atexit.register(cannot_clean_up)
+        marked()
+        if rank == 1:
+            raise ValueError("no data\\nat all")
+        time.sleep(60)
+        """
+    )
+    outcome = runs.run("-n", 2, script)
+    assert "rank 1 of 2 failed first, with exit code 1." in outcome.verdict
+    assert outcome.verdict.endswith("  ValueError: no data\n  at all\n")
+    assert "No such file" in outcome.err
 
 
 def test_ranks_that_trained_alone_are_an_error(runs):
@@ -278,10 +321,9 @@ def test_ranks_that_trained_alone_are_an_error(runs):
 def test_a_rank_that_ends_with_0_while_others_wait_in_their_strategy_ends_the_run(runs):
     script = runs.script(
         """
-        from tfdp.cluster.run_status import mark_strategy_begun
         if rank != 1:
             time.sleep(0.5)
-            mark_strategy_begun()
+            tell(begun=True)
             time.sleep(60)
         """
     )

@@ -19,8 +19,7 @@ from tfdp.cluster.launch.nodes.decision import NodeEnd, decide
 from tfdp.cluster.launch.nodes.messages import How
 from tfdp.cluster.launch.nodes.node_rendezvous import Rendezvous, _JoinedNode
 from tfdp.cluster.launch.restarting import Restarts
-from tfdp.cluster.launch.run_options import RunOptions
-from tfdp.cluster.launch.spans import Span
+from tfdp.cluster.launch.run_options import RunOptions, Span
 
 pytestmark = pytest.mark.multiprocess
 
@@ -38,11 +37,10 @@ STOPPABLE = (
     TELLS
     + """
 import pathlib
-from tfdp.cluster.run_status import mark_can_stop
 stop = pathlib.Path(f"stop-{attempt}")
 signal.signal(signal.SIGUSR1, lambda *_: stop.touch())
 signal.signal(signal.SIGTERM, lambda *_: stop.touch())
-mark_can_stop(True)
+tell(can_stop=True)
 pathlib.Path(f"trains-{attempt}-{rank}").touch()
 def train(seconds=20):
     deadline = time.monotonic() + seconds

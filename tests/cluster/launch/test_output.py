@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from tfdp.cluster.launch.output import MAX_LINE_BYTES, LineSplitter, Outlet, RankStream, Sink
+from tfdp.cluster.launch.output import Outlet, RankStream, Sink
+from tfdp.cluster.launch.output_lines import MAX_LINE_BYTES, LineSplitter
 
 LINES = [b"line %d" % number for number in range(20_000)]
 

@@ -21,7 +21,7 @@ from cluster.launch.test_cluster_examples import FOLDER, pod_script
 
 from tfdp.tools.bench import hosts
 
-JOINS = pathlib.Path(__file__).parent.parent.parent / "xla" / "scripts" / "joins.py"
+JOINS = pathlib.Path(__file__).parent.parent.parent / "strategy" / "xla" / "scripts" / "joins.py"
 PODS, REPLACED = 2, 2
 
 

@@ -59,8 +59,8 @@ def test_the_last_failure_s_code_is_the_run_s_when_no_restart_is_left(runs):
 
 
 DIES_AT = """
-from tfdp.cluster.run_status import StepMark, mark_log_dir
-mark_log_dir(".")
+from tfdp.cluster.run_status import StepMark
+tell(log_dir=".")
 mark = StepMark()
 attempt = int(os.environ["TFDP_RESTART_COUNT"])
 for step in range(1, [7, 9, 9][attempt] + 1):

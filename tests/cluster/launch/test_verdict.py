@@ -8,26 +8,25 @@ import pytest
 from tfdp.cluster.launch.rank_start import RankGroup
 from tfdp.cluster.launch.run_options import RunOptions
 from tfdp.cluster.launch.verdict import Failure, Outcome, first_failure, last_error, verdict
-from tfdp.errors import LOST_RANK_MARK
 
-CONSEQUENCE = f"RuntimeError: tfdp: {LOST_RANK_MARK} 3"
+LOST = 3  # the rank that the others have lost
 
 
 @pytest.mark.parametrize(
     ("failures", "first"),
     [
-        ([(0, 1, 5.0, "A"), (1, 1, 4.0, "B")], 1),  # the first in time
-        ([(0, 1, 4.0, "A"), (1, -11, 4.5, "")], 1),  # a signal within the second
-        ([(0, 1, 4.0, "A"), (1, -11, 5.5, "")], 0),  # a signal later
-        ([(0, 1, 4.0, "A"), (1, -6, 4.5, "F0000 coordination service")], 0),  # an abort
-        ([(0, 1, 4.0, CONSEQUENCE), (1, 1, 4.5, "B")], 1),
-        ([(0, -6, 4.0, CONSEQUENCE), (1, 1, 4.5, "B")], 1),
-        ([(0, 1, 4.0, CONSEQUENCE), (1, 1, 4.1, CONSEQUENCE)], 0),
-        ([(0, 1, 4.0, CONSEQUENCE), (1, -9, 6.5, "")], 1),  # a cause that took long to end
+        ([(0, 1, 5.0, None), (1, 1, 4.0, None)], 1),  # the first in time
+        ([(0, 1, 4.0, None), (1, -11, 4.5, None)], 1),  # a signal within the second
+        ([(0, 1, 4.0, None), (1, -11, 5.5, None)], 0),  # a signal later
+        ([(0, 1, 4.0, None), (1, -6, 4.5, None)], 0),  # an abort
+        ([(0, 1, 4.0, LOST), (1, 1, 4.5, None)], 1),
+        ([(0, -6, 4.0, LOST), (1, 1, 4.5, None)], 1),
+        ([(0, 1, 4.0, LOST), (1, 1, 4.1, LOST)], 0),
+        ([(0, 1, 4.0, LOST), (1, -9, 6.5, None)], 1),  # a cause that took long to end
     ],
 )
 def test_the_first_failure_is_the_cause(failures, first):
-    assert first_failure([Failure(*f, [text]) for *f, text in failures]).rank == first
+    assert first_failure([Failure(*f, ["A"], lost) for *f, lost in failures]).rank == first
 
 
 def test_a_signal_becomes_128_more():
@@ -114,12 +113,12 @@ def test_what_tensorflow_only_logs_is_no_error():
 
 
 def test_a_rank_that_ended_with_0_while_others_waited_for_it_is_the_first():
-    error = f"RankLostError: Rank 0: {LOST_RANK_MARK} 1: it has ended."
+    error = "RankLostError: it has ended."
     code, said = verdict(
         RunOptions(processes=3, command=("train.py",)),
         Outcome(signal=None, timed_out=False, failed=(0,), unfinished=(2,), absent=()),
-        {0: Failure(0, 1, 5.0, [error]), 2: Failure(2, -15, 6.0, [])},
-        status_folder="",
+        {0: Failure(0, 1, 5.0, [error], lost_rank=1), 2: Failure(2, -15, 6.0, [])},
+        without_strategy=(),
         group=RankGroup.of_this_host([1, 2, 3], [None] * 3),
     )
     assert code == 1

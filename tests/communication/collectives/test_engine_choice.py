@@ -6,7 +6,7 @@ import types
 import pytest
 
 import tfdp
-from tfdp.cluster import mpi4py_world
+from tfdp.cluster import mpi as mpi_launcher
 from tfdp.communication.collectives import check_name, choose
 from tfdp.errors import ClusterError
 
@@ -20,7 +20,7 @@ def mpi(monkeypatch):
     """Stands for mpi4py: a world of two processes, any of whose threads may call MPI."""
     world = types.SimpleNamespace(Get_size=lambda: 2)
     module = types.SimpleNamespace(COMM_WORLD=world, Query_thread=lambda: 3, THREAD_MULTIPLE=3)
-    monkeypatch.setattr(mpi4py_world, "connect", lambda open_mpi: (module, ""))
+    monkeypatch.setattr(mpi_launcher, "connect", lambda open_mpi: (module, ""))
     return module
 
 
@@ -59,7 +59,7 @@ def test_an_mpi_without_threads_or_with_other_processes_is_refused(mpi):
 
 def test_without_mpi4py_auto_says_once_what_is_slower(monkeypatch, caplog):
     reason = "mpi4py runs on Open MPI, which is not the launcher's MPI"
-    monkeypatch.setattr(mpi4py_world, "connect", lambda open_mpi: (None, reason))
+    monkeypatch.setattr(mpi_launcher, "connect", lambda open_mpi: (None, reason))
     with caplog.at_level(logging.WARNING, logger="tfdp"):
         assert choose("auto", 0, 2, CPU, MPICH).name == "tensorflow"
         assert choose("auto", 1, 2, CPU, MPICH).name == "tensorflow"

@@ -7,7 +7,7 @@ from tools.report.logs import HOUR, write_run
 from tools.report.test_report_page import page_of
 
 from tfdp.base.log_lines import ATTEMPTS
-from tfdp.cluster.launch import attempt_log
+from tfdp.cluster.launch import restarting
 from tfdp.cluster.launch.restarting import Attempt
 from tfdp.cluster.launch.verdict import Outcome
 from tfdp.tools.report.log_reader import LogError
@@ -29,7 +29,7 @@ def test_each_attempt_is_drawn_with_its_ranks_steps_time_and_end(tmp_path):
         attempt(tmp_path, 75, "ranks 0, 1 of 2 stopped at a checkpoint.", 2, (61, 110)),
         attempt(tmp_path, 0, "", 3, None),
     ):
-        assert attempt_log.keep(made) == ""
+        assert restarting.keep(made) == ""
     page = page_of(tmp_path)
     assert [value for _, name, value in page.attributes if name == "title"][-3:] == [
         "1. 4 ranks, steps 1–70: failed: 1 min 15 s",
@@ -49,12 +49,12 @@ def test_a_run_without_attempts_has_no_such_part(tmp_path):
 
 
 def test_a_line_that_a_kill_cut_off_is_left_out_and_a_damaged_one_refused(tmp_path):
-    attempt_log.keep(attempt(tmp_path, 0, "", 1, None))
+    restarting.keep(attempt(tmp_path, 0, "", 1, None))
     path = tmp_path / ATTEMPTS
     whole = path.read_text()
     path.write_text(whole + whole[:20])
     assert len(read_attempts(tmp_path)) == 1
-    attempt_log.keep(attempt(tmp_path, 0, "", 2, None))
+    restarting.keep(attempt(tmp_path, 0, "", 2, None))
     assert [one.ranks for one in read_attempts(tmp_path)] == [1, 2]
     path.write_text(whole + json.dumps({"kind": "attempt", "ranks": 0}) + "\n")
     with pytest.raises(LogError, match=r"attempts.jsonl, line 2: `.*` must be"):
@@ -62,5 +62,5 @@ def test_a_line_that_a_kill_cut_off_is_left_out_and_a_damaged_one_refused(tmp_pa
 
 
 def test_a_folder_that_is_gone_is_named(tmp_path):
-    said = attempt_log.keep(attempt(tmp_path / "gone", 0, "", 1, None))
+    said = restarting.keep(attempt(tmp_path / "gone", 0, "", 1, None))
     assert "gone/attempts.jsonl must be writable, and gives: No such file" in said

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tfdp.base.atomic_files import temporary_folder
-from tfdp.cluster.launch import library_lines
+from tfdp.cluster.launch import output_lines
 from tfdp.cluster.launch.hangs import Hangs
-from tfdp.cluster.launch.mpiexec import environment, words
+from tfdp.cluster.launch.mpiexec import Mpiexec, environment, words
 from tfdp.cluster.launch.output import Outlet, RankStream, Sink, open_logs
 from tfdp.cluster.launch.rank_process import MPI_LAUNCHER, RankProcess, expect, start
 from tfdp.cluster.launch.rank_start import (
@@ -26,13 +26,10 @@ from tfdp.cluster.launch.restarting import Attempt
 from tfdp.cluster.launch.run_options import RunOptions
 from tfdp.cluster.launch.supervision import STOPPING, Order, ReceivedSignals, Supervisor
 from tfdp.cluster.launch.verdict import Failure, verdict
-from tfdp.cluster.mpi_installation import Mpiexec
 from tfdp.cluster.run_status import (
-    can_stop,
-    log_dir,
-    ranks_that_wait,
     ranks_without_strategy,
     steps_begun,
+    told,
 )
 
 _IN_MEMORY = "/dev/shm"  # Linux' folder of files that are on no disk
@@ -64,19 +61,19 @@ class Starter:
 def attempt(
     starter: Starter,
     group: RankGroup,
-    reserved: ReservedPorts,
     secret: str,
     environ: Mapping[str, str],
-    order: Callable[[], Order | None] | None = None,
+    reserved: ReservedPorts,
+    order: Callable[[], Order | None],
 ) -> Attempt:
     """Starts the ranks once, and waits for all.
 
     Args:
       starter: What every attempt has in common.
       group: The ranks.
-      reserved: The ports of this host's ranks, released when these start.
       secret: The secret of the ranks.
       environ: What each rank gets beside the launcher's environment.
+      reserved: The ports of this host's ranks, released when these start.
       order: Asked once a second what the ranks are to do; an order to stop waits until they can.
 
     Raises:
@@ -115,17 +112,21 @@ def attempt(
 
         def describe(process: RankProcess) -> Failure:
             assert process.returncode is not None
-            said = streams[process.rank][1].said()
-            return Failure(process.rank, process.returncode, process.ended_at, said)
+            status = told(folder, process.rank)
+            said = (status.error or "").splitlines() or streams[process.rank][1].said()
+            returncode, ended_at = process.returncode, process.ended_at
+            return Failure(process.rank, returncode, ended_at, said, status.lost_rank)
 
         def absent(ended: Sequence[int]) -> list[int]:
             without = ranks_without_strategy(folder, ranks)
-            waits = set(ranks_that_wait(folder, ranks)) - set(ended)
+            waits = any(told(folder, rank).begun for rank in without if rank not in ended)
             return [rank for rank in ended if rank in without] if waits else []
 
         def ordered() -> Order | None:
-            found = order() if order is not None else None
-            return None if found is Order.STOP and not can_stop(folder, ranks) else found
+            found = order()
+            if found is Order.STOP and not all(told(folder, rank).can_stop for rank in ranks):
+                return None
+            return found
 
         of_ranks = started[: len(ranks)]
         launcher = started[-1] if mpi is not None else None
@@ -137,9 +138,9 @@ def attempt(
             describe,
             absent,
             starter.end,
+            ordered,
+            hangs.found,
             launcher,
-            None if order is None else ordered,
-            hangs.found if step_timeout or group.world_size == 1 else None,
         ).supervise()
         for stream in itertools.chain(*streams.values()):
             stream.finish()
@@ -151,19 +152,20 @@ def attempt(
         failures = {rank.rank: describe(rank) for rank in of_ranks if rank.failed}
         if launcher is not None and outcome.launcher_first:
             failures[MPI_LAUNCHER] = describe(launcher)
-        code, message = verdict(options, outcome, failures, folder, group)
+        without = ranks_without_strategy(folder, ranks)
+        code, message = verdict(options, outcome, failures, without, group)
         return Attempt(
             code,
             message,
             outcome,
             time.monotonic() - began,
             group.world_size,
-            tuple(ranks_without_strategy(folder, outcome.failed)),
+            tuple(rank for rank in outcome.failed if rank in without),
             steps_begun(folder, ranks),
             group.first,
             all(failures[rank].is_consequence for rank in outcome.failed),
             began_at,
-            log_dir(folder, ranks),
+            next(filter(None, (told(folder, rank).log_dir for rank in ranks)), None),
         )
 
 
@@ -192,7 +194,7 @@ def _shown(
     """Begins to pass on a process' standard output and standard error."""
     label = "mpiexec" if process.rank == MPI_LAUNCHER else str(process.rank)
     log = logs.get(process.rank)
-    in_output, in_errors = library_lines.hidden_ones(os.environ)
+    in_output, in_errors = output_lines.hidden_ones(os.environ)
     output = RankStream(label, process.stdout, sink, sink.stdout, log, in_output)
     errors = RankStream(label, process.stderr, sink, sink.stderr, log, in_errors)
     output.start()

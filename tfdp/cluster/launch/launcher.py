@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from tfdp.cluster import secret
 from tfdp.cluster.launch.attempt import Starter, attempt
-from tfdp.cluster.launch.attempt_log import keep
-from tfdp.cluster.launch.gpu_shares import gpu_shares
-from tfdp.cluster.launch.mpiexec import fitting_mpiexec, one_line
-from tfdp.cluster.launch.nodes.node_attempts import attempts_on_nodes
+from tfdp.cluster.launch.mpiexec import Mpiexec, fitting_mpiexec, one_line
+from tfdp.cluster.launch.nodes.messages import How, how
+from tfdp.cluster.launch.nodes.node import Node, node_of
 from tfdp.cluster.launch.output import Sink
-from tfdp.cluster.launch.places import Places, look_up, wait_for_places
-from tfdp.cluster.launch.rank_command import resolve
+from tfdp.cluster.launch.places import Places, Say, gpu_shares, look_up, wait_for_places
 from tfdp.cluster.launch.rank_start import (
     RankGroup,
     ReservedPorts,
     TooManyRanksError,
     rank_environment,
+    resolve,
 )
-from tfdp.cluster.launch.restarting import (
-    RESTART_COUNT,
-    Attempt,
-    Restarts,
-    announcement,
-    same_step,
-    summary,
-)
+from tfdp.cluster.launch.restarting import Attempt, SingleNode, keep, same_step, summary
 from tfdp.cluster.launch.run_options import RunOptions
 from tfdp.cluster.launch.supervision import Order, ReceivedSignals
-from tfdp.cluster.launch.verdict import EndedError, stopped_by
+from tfdp.cluster.launch.verdict import EndedError
 from tfdp.cluster.mpi import without_rank
-from tfdp.cluster.mpi_installation import Mpiexec
 
 
 def run(options: RunOptions) -> int:
@@ -80,12 +71,11 @@ def run(options: RunOptions) -> int:
         attempts: list[Attempt] = []
         starter = Starter(options, command, environ, mpi, received, sink, end)
         try:
-            with Places(options, environ, say, lambda: look_up(starter)) as places:
-                make = _attempts if options.nodes is None else attempts_on_nodes
-                make(starter, places, attempts, say)
-            code = attempts[-1].code
-            say(attempts[-1].message)
-            say(same_step(attempts))
+            with (
+                Places(options, environ, say, lambda: look_up(starter)) as places,
+                node_of(starter, say) as node,
+            ):
+                code = _attempts(starter, places, node, attempts, say)
         except EndedError as error:
             code = error.code
             say(str(error))
@@ -94,53 +84,60 @@ def run(options: RunOptions) -> int:
 
 
 def _attempts(
-    starter: Starter, places: Places, attempts: list[Attempt], say: Callable[[str], None]
-) -> None:
+    starter: Starter, places: Places, node: SingleNode | Node, attempts: list[Attempt], say: Say
+) -> int:
     """Starts the ranks until no other attempt is to follow, and keeps each attempt in the list.
+
+    Returns:
+      The exit code.
 
     Raises:
       EndedError: The run ends between two attempts.
     """
-    options = starter.options
-    restarts = Restarts(options.max_restarts, options.restart_window_seconds)
     while True:
         gpus = wait_for_places(starter, places, say)
         try:
-            attempts.append(_attempt(starter, places, gpus, len(attempts)))
+            made = _attempt(starter, places, node, gpus, len(attempts))
         except TooManyRanksError as error:
             if not places.can_do_with(error.started):
                 raise
-            say(f"{error} {places.could_not_start(error.started)}")
-            look_up(starter)
-            continue
-        last = attempts[-1]
-        say(keep(last))
-        if last.resized:
-            say(last.message)
-            continue
-        pause = restarts.pause() if last.failed else None
-        if pause is None or time.monotonic() + pause >= starter.end:
-            return
-        say(last.message)
-        say(same_step(attempts))
-        say(places.learn(last))
-        say(announcement(pause, restarts.left))
-        number = starter.received.within(pause)
-        if number is not None:
-            raise stopped_by(number)
+            text = f"{error} {places.could_not_start(error.started)}"
+            say(text)
+            decision = node.did_not_start(text)
+        else:
+            attempts.append(made)
+            say(keep(made))
+            if made.failed or made.outcome.elsewhere:
+                say(made.message)
+            say(same_step(attempts))
+            decision = node.ended(made)
+            if decision.goes_on:
+                say(places.learn(made))
+        say(decision.message)
+        if not decision.goes_on:
+            return decision.code
+        look_up(starter, decision.pause)
 
 
-def _attempt(starter: Starter, places: Places, gpus: Sequence[str | None], number: int) -> Attempt:
-    """Starts so many ranks on this host, and waits for them."""
+def _attempt(
+    starter: Starter,
+    places: Places,
+    node: SingleNode | Node,
+    gpus: Sequence[str | None],
+    attempts: int,
+) -> Attempt:
+    """Starts so many ranks on this host, with those of the others, and waits for them."""
 
     def order() -> Order | None:
-        return Order.STOP if places.wants_another_number(len(gpus)) else None
+        wants = places.wants_another_number(len(gpus))
+        return node.order() or (Order.STOP if wants else None)
 
-    with ReservedPorts(len(gpus)) as reserved:
-        group = RankGroup.of_this_host(reserved.ports, gpus)
-        added = {RESTART_COUNT: str(number)}
-        changes = starter.options.discover is not None
-        return attempt(starter, group, reserved, secret.made(), added, order if changes else None)
+    with ReservedPorts(len(gpus), node.interface) as reserved:
+        made = attempt(starter, *node.start(reserved.ports, gpus, attempts), reserved, order)
+    if how(made) is How.TOLD:
+        reason = f"this node's ranks were ended: {node.reason}."
+        made = dataclasses.replace(made, message=reason)
+    return made
 
 
 def _print_plan(

@@ -17,18 +17,19 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from tfdp.base import gpus, machine
 from tfdp.base.words import ranks_in_words
 from tfdp.cluster.launch.attempt import Starter
 from tfdp.cluster.launch.discovery import Discovery
-from tfdp.cluster.launch.gpu_shares import TooFewGPUsError, gpu_shares
 from tfdp.cluster.launch.restarting import Attempt
 from tfdp.cluster.launch.run_options import EVERY_SECONDS, JOIN_SECONDS, RunOptions
 from tfdp.cluster.launch.verdict import TIMED_OUT, EndedError, stopped_by
 
 Place = int | str
+Say = Callable[[str], None]
 
-# The pause between two looks for places, while there are too few.
-_LOOK_SECONDS = 0.5
+_LOOK_SECONDS = 0.5  # between two looks for places, while there are too few
+_GLANCE_SECONDS = 0.05  # the shortest look for signals
 
 
 class Places:
@@ -45,7 +46,7 @@ class Places:
       TooFewGPUsError: There are fewer GPUs than the ranks need.
       DiscoveryError: The command to ask says no number.
 
-    >>> from tfdp.cluster.launch.spans import Span
+    >>> from tfdp.cluster.launch.run_options import Span
     >>> options = RunOptions(processes=Span(1, 3), command=("x.py",), max_restarts=1,
     ...                      discover="echo 2")
     >>> with Places(options, {"CUDA_VISIBLE_DEVICES": "-1"}, print) as places:
@@ -57,7 +58,7 @@ class Places:
         self,
         options: RunOptions,
         environ: Mapping[str, str],
-        say: Callable[[str], None],
+        say: Say,
         look: Callable[[], None] = lambda: None,
     ) -> None:
         self._options, self._environ = options, environ
@@ -115,14 +116,9 @@ class Places:
         self._most = min(self._most, started)
         return f"The run goes on with at most {self._most} ranks on this host."
 
-    def learn(self, attempt: Attempt, first: int = 0) -> str:
-        """Notes whose rank has failed at its start, and returns what is said of it.
-
-        Args:
-          attempt: The attempt that has ended.
-          first: The first rank of this host.
-        """
-        failed = {self._taken[rank - first]: rank for rank in attempt.failed_at_start}
+    def learn(self, attempt: Attempt) -> str:
+        """Notes whose rank has failed at its start, and returns what is said of it."""
+        failed = {self._taken[rank - attempt.first_rank]: rank for rank in attempt.failed_at_start}
         again = {
             place: rank
             for place, rank in failed.items()
@@ -153,9 +149,7 @@ class Places:
         return most if self._discovery is None else min(most, self._discovery.latest)
 
 
-def wait_for_places(
-    starter: Starter, places: Places, say: Callable[[str], None]
-) -> Sequence[str | None]:
+def wait_for_places(starter: Starter, places: Places, say: Say) -> Sequence[str | None]:
     """Returns the GPUs of each rank that may run now, as soon as there are enough ranks.
 
     Raises:
@@ -183,14 +177,67 @@ def wait_for_places(
     return found
 
 
-def look_up(starter: Starter, seconds: float = 0.05) -> None:
+def look_up(starter: Starter, seconds: float = 0.0) -> None:
     """Waits for so many seconds, and ends the run if a signal or its time limit has come.
 
     Raises:
       EndedError: One of them has come.
     """
-    number = starter.received.within(seconds)
+    number = starter.received.within(max(seconds, _GLANCE_SECONDS))
     if number is not None:
         raise stopped_by(number)
     if time.monotonic() >= starter.end:
         raise EndedError(TIMED_OUT, "`timeout` ended the run, while no rank ran.")
+
+
+class TooFewGPUsError(ValueError):
+    """An error where there are fewer GPUs than the ranks need."""
+
+
+def gpu_shares(
+    options: RunOptions, environ: Mapping[str, str], each: int | None = None
+) -> list[str | None]:
+    """Returns each rank's `CUDA_VISIBLE_DEVICES`; None for ranks that keep the launcher's.
+
+    The GPUs that the launcher may use are shared evenly, or by `--gpus-per-process`. Nothing
+    changes on hosts without GPUs, for one rank, and where TensorFlow is the build for CPUs and JAX
+    has no plugin for GPUs, or `JAX_PLATFORMS` names others. With `-n MIN:MAX` there are as many
+    shares as the GPUs give, up to MAX.
+
+    Args:
+      options: The options of the run.
+      environ: The launcher's environment.
+      each: The size of a share, where an earlier attempt has settled it.
+
+    Raises:
+      TooFewGPUsError: There are fewer GPUs than the ranks need.
+    """
+    least, most = options.ranks
+    each = options.gpus_per_process or each
+    on_cpus = machine.tensorflow_is_for_cpus() and machine.plugin_of_jax(environ) is None
+    if each is None and (most == 1 or on_cpus):
+        return [None] * most
+    found = gpus.visible(environ)
+    if each is None and not found:
+        return [None] * most
+    if len(found) < least * (each or 1):
+        raise TooFewGPUsError(_too_few(least, each, len(found), environ.get(gpus.VISIBLE)))
+    count = min(most, len(found) // (each or 1))
+    return [",".join(gpus.share(found, rank, count, each)) for rank in range(count)]
+
+
+def _too_few(processes: int, each: int | None, found: int, chosen: str | None) -> str:
+    there_are = f"{found} GPU{'s' * (found != 1)}"
+    if chosen is not None:
+        there_are += f" ({gpus.VISIBLE}={chosen!r})"
+    on_cpus = f"train on CPUs: `{gpus.VISIBLE}=-1 tfdp run -n {processes} ...`"
+    if each is None:
+        return (
+            f"`-n` must not exceed the GPUs, of which each rank has its own; received {processes} "
+            f"and {there_are}; do `-n {found}`, or {on_cpus}."
+        )
+    fewer = f"`--gpus-per-process {found // processes}`" if found >= processes else "fewer ranks"
+    return (
+        f"`gpus-per-process` times `-n` must not exceed the GPUs; received {each} times "
+        f"{processes} and {there_are}; do {fewer}, or leave the option out and {on_cpus}."
+    )

@@ -1,11 +1,19 @@
-"""Attempts of a run: how each ended, which failed ones another follows and when, and a summary."""
+"""Attempts of a run: how each ended, which failed ones another follows and when, what is kept."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
+import pathlib
 import time
 from collections.abc import Callable, Sequence
 
+from tfdp.base.log_lines import ATTEMPTS, AttemptLine
+from tfdp.cluster import secret
+from tfdp.cluster.launch.rank_start import LOOPBACK, RankGroup
+from tfdp.cluster.launch.run_options import RunOptions
+from tfdp.cluster.launch.supervision import Order
 from tfdp.cluster.launch.verdict import Outcome
 
 # The variable that tells each rank how many attempts of the run were made before this one.
@@ -163,3 +171,106 @@ def summary(attempts: Sequence[Attempt]) -> str:
         ranks = f"{attempt.world_size} rank{'s' * (attempt.world_size != 1)}"
         lines.append(f"  {number}. {ranks}, after {attempt.seconds:.0f} s: {in_short(attempt)}")
     return "\n".join(lines)
+
+
+def keep(attempt: Attempt) -> str:
+    """Appends a line to `attempts.jsonl` in the folder that the training's Telemetry writes to.
+
+    Does nothing where there is none.
+
+    Returns:
+      What is said where the line cannot be written; else nothing.
+    """
+    if attempt.log_dir is None:
+        return ""
+    first, last = attempt.steps or (None, None)
+    entry = AttemptLine(
+        time=round(attempt.began, 3),
+        ranks=attempt.world_size,
+        seconds=round(attempt.seconds, 3),
+        first_step=first,
+        last_step=last,
+        code=attempt.code,
+        reason=in_short(attempt),
+    )
+    line = {"kind": "attempt", **dataclasses.asdict(entry)}
+    path = pathlib.Path(attempt.log_dir, ATTEMPTS)
+    try:
+        with path.open("a+b", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1))
+            cut = file.read(1) not in (b"", b"\n")  # a line that was not written whole
+            file.write(b"\n" * cut + json.dumps(line).encode() + b"\n")
+    except OSError as error:
+        return f"{os.fspath(path)} must be writable, and gives: {error.strerror}; a line is lost."
+    return ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What follows an attempt.
+
+    Attributes:
+      goes_on: Whether another attempt follows.
+      pause: The seconds before it.
+      code: The exit code of the run, if none follows.
+      message: What is said on all nodes; empty where all ended well.
+    """
+
+    goes_on: bool
+    pause: float
+    code: int
+    message: str
+
+
+ANEW = Decision(True, 0.0, 0, "")
+
+
+class SingleNode:
+    """A launcher whose ranks are all ranks.
+
+    Args:
+      options: The options of the run.
+      end: The monotonic time at which the limit ends the run.
+
+    Attributes:
+      interface: The address of the interface that the ranks listen on.
+      reason: Why others have ended the ranks of this node.
+    """
+
+    interface, reason = LOOPBACK, ""
+
+    def __init__(self, options: RunOptions, end: float) -> None:
+        self._end = end
+        self._restarts = Restarts(options.max_restarts, options.restart_window_seconds)
+
+    def start(
+        self, ports: Sequence[int], gpus: Sequence[str | None], attempts: int
+    ) -> tuple[RankGroup, str, dict[str, str]]:
+        """Returns the ranks of an attempt, their secret, and what each gets in its environment.
+
+        Args:
+          ports: The ports on which the ranks of this node are to listen.
+          gpus: The GPUs of each.
+          attempts: The number of attempts that this node has seen.
+        """
+        group = RankGroup.of_this_host(ports, gpus)
+        return group, secret.made(), {RESTART_COUNT: str(attempts)}
+
+    def order(self) -> Order | None:
+        """Returns what others have the ranks that run do."""
+        return None
+
+    def did_not_start(self, message: str) -> Decision:
+        """Returns what follows where the ranks of this node could not be started; fewer can be."""
+        return ANEW
+
+    def ended(self, attempt: Attempt) -> Decision:
+        """Returns what follows an attempt. A restart that the time limit forbids does not."""
+        if attempt.resized:
+            return Decision(True, 0.0, 0, attempt.message)
+        pause = self._restarts.pause() if attempt.failed else None
+        if pause is None or time.monotonic() + pause >= self._end:
+            message = "" if attempt.failed else attempt.message
+            return Decision(False, 0.0, attempt.code, message)
+        return Decision(True, pause, 0, announcement(pause, self._restarts.left))

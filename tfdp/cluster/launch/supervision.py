@@ -23,7 +23,7 @@ STOPPING = (signal.SIGUSR1,)
 GRACE_SECONDS = 5.0
 _AFTER_FAILURE = ((0.0, signal.SIGTERM), (GRACE_SECONDS, signal.SIGKILL))
 
-# The time between two checks whether others wait for a rank that has ended with 0.
+# The time between two looks for orders, hangs, and others that wait for one that has ended with 0.
 _LOOK_SECONDS = 1.0
 
 # A rank may fail because another rank is dying, before the other has ended.
@@ -117,9 +117,9 @@ class Supervisor:
       describe: Returns what is known of a failed rank by now.
       absent: Returns those of the ranks that ended with 0 for whose strategy others wait.
       end: The monotonic time at which the limit ends the run; infinite without one.
+      order: Asked once a second for an order.
+      hung: Asked once a second which rank hangs, in words.
       launcher: MPI's launcher, if it starts the ranks.
-      order: Asked once a second for an order; None where none ever comes.
-      hung: Asked once a second which rank hangs, in words; None where that is not to be known.
     """
 
     def __init__(
@@ -129,9 +129,9 @@ class Supervisor:
         describe: Callable[[RankProcess], Failure],
         absent: Callable[[Sequence[int]], Sequence[int]],
         end: float,
+        order: Callable[[], Order | None],
+        hung: Callable[[], str],
         launcher: RankProcess | None = None,
-        order: Callable[[], Order | None] | None = None,
-        hung: Callable[[], str] | None = None,
     ) -> None:
         self._ranks = ranks
         self._received = received
@@ -170,9 +170,8 @@ class Supervisor:
     def _next_deadline(self) -> float:
         deadlines = [when for when, _ in self._to_send]
         if self._outcome is None:
-            deadlines += [self._limit, self._failure_deadline()]
-            if self._ended_well() or self._order is not None or self._hung is not None:
-                deadlines.append(time.monotonic() + _LOOK_SECONDS)
+            looks_again = time.monotonic() + _LOOK_SECONDS
+            deadlines += [self._limit, self._failure_deadline(), looks_again]
         return min(deadlines, default=float("inf"))
 
     def _failure_deadline(self) -> float:
@@ -197,9 +196,9 @@ class Supervisor:
         if self._outcome is None and now >= min(self._limit, self._failure_deadline()):
             timed_out = now < self._failure_deadline()
             self._end(timed_out, _AFTER_FAILURE)
-        if self._outcome is None and self._order is not None:
+        if self._outcome is None:
             self._follow(self._order())
-        if self._outcome is None and self._hung is not None and (hangs := self._hung()):
+        if self._outcome is None and (hangs := self._hung()):
             self._hangs = hangs
             self._end(False, _AFTER_FAILURE)
         for due in [entry for entry in self._to_send if entry[0] <= now]:
@@ -213,7 +212,7 @@ class Supervisor:
             self._resized = True
             running[0].send(STOPPING[0])
         elif order is Order.END:
-            self._order, self._elsewhere = None, True
+            self._elsewhere = True
             self._end(False, _AFTER_FAILURE)
 
     def _mind(self, launcher: RankProcess, now: float) -> None:

@@ -15,8 +15,6 @@ from tfdp.cluster.launch.output import log_path
 from tfdp.cluster.launch.rank_process import MPI_LAUNCHER, STOPPED
 from tfdp.cluster.launch.rank_start import RankGroup, tf_config
 from tfdp.cluster.launch.run_options import RunOptions
-from tfdp.cluster.run_status import ranks_without_strategy
-from tfdp.errors import LOST_RANK_MARK
 
 TIMED_OUT = 124  # as of GNU's `timeout`
 
@@ -78,7 +76,8 @@ class Failure:
       rank: The rank, or that which stands for MPI's launcher.
       returncode: The exit code; for a signal, its negative number.
       ended_at: When the rank ended, in seconds.
-      said: The last lines that the rank wrote to standard error.
+      said: The traceback that the rank has told of, or its last lines on standard error.
+      lost_rank: The rank without which it could not go on, if it has told of one.
 
     >>> Failure(rank=1, returncode=-9, ended_at=0.0, said=()).how
     'signal SIGKILL'
@@ -88,6 +87,7 @@ class Failure:
     returncode: int
     ended_at: float
     said: Sequence[str]
+    lost_rank: int | None = None
 
     @property
     def how(self) -> str:
@@ -108,18 +108,8 @@ class Failure:
 
     @property
     def is_consequence(self) -> bool:
-        """Whether the rank itself says that another rank was lost."""
-        return any(LOST_RANK_MARK in line for line in self.said)
-
-    @property
-    def lost_rank(self) -> int | None:
-        """The rank that this one last said it lost, if any.
-
-        >>> Failure(0, 1, ended_at=0.0, said=("RankLostError: lost rank 3",)).lost_rank
-        3
-        """
-        named = re.findall(rf"{LOST_RANK_MARK} (\d+)", "\n".join(self.said))
-        return int(named[-1]) if named else None
+        """Whether the rank itself has told that another rank was lost."""
+        return self.lost_rank is not None
 
 
 def signal_name(number: int) -> str:
@@ -137,12 +127,12 @@ def signal_name(number: int) -> str:
 def first_failure(failures: Sequence[Failure]) -> Failure:
     """Returns the failure that caused the others.
 
-    A rank that says that it lost another is no cause. Of the rest the first in time is, except that
-    a rank which a signal killed within the next second has precedence: the others see its
+    A rank that has told that it lost another is no cause. Of the rest the first in time is, except
+    that a rank which a signal killed within the next second has precedence: the others see its
     connections close before its parent sees it end. SIGABRT has no precedence, as libraries abort a
     process that has lost another.
 
-    >>> lost = Failure(0, 1, ended_at=5.0, said=["RuntimeError: lost rank 1"])
+    >>> lost = Failure(0, 1, ended_at=5.0, said=["RankLostError: ..."], lost_rank=1)
     >>> killed = Failure(1, -9, ended_at=5.1, said=[])
     >>> first_failure([lost, killed]).rank
     1
@@ -183,7 +173,7 @@ def verdict(
     options: RunOptions,
     outcome: Outcome,
     failures: Mapping[int, Failure],
-    status_folder: str,
+    without_strategy: Sequence[int],
     group: RankGroup,
 ) -> tuple[int, str]:
     """Returns the exit code, and the message about it.
@@ -193,7 +183,7 @@ def verdict(
       outcome: The way in which the run ended.
       failures: The failures of all ranks that did not end with 0, also of those that were ended;
         and the end of MPI's launcher, if that was the first.
-      status_folder: The folder where the ranks' strategies left marks.
+      without_strategy: The ranks that made no strategy.
       group: The ranks.
     """
     if outcome.timed_out:
@@ -221,7 +211,7 @@ def verdict(
     if outcome.elsewhere and not outcome.failed and outcome.signal is None:
         return 1, f"{ranks_in_words(group.ranks)} of {group.world_size} were ended."
     if not failures and outcome.signal is None:
-        return _trained_alone(options, status_folder, group)
+        return _trained_alone(options, without_strategy, group)
     if not failures:
         return 0, ""
     if outcome.signal is not None:
@@ -332,9 +322,8 @@ def _timeout_message(options: RunOptions, outcome: Outcome, group: RankGroup) ->
     )
 
 
-def _trained_alone(options: RunOptions, status_folder: str, group: RankGroup) -> tuple[int, str]:
+def _trained_alone(options: RunOptions, alone: Sequence[int], group: RankGroup) -> tuple[int, str]:
     """Judges a run in which every rank ended with 0: right, unless a rank trained alone."""
-    alone = ranks_without_strategy(status_folder, group.ranks)
     if group.world_size == 1 or not alone:
         return 0, ""
     config = tf_config(group.addresses, alone[0])

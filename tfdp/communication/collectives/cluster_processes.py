@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from tfdp.base import hooks, threads
 from tfdp.base.words import error_of_user_code
-from tfdp.cluster import mpi4py_world, secret
+from tfdp.cluster import mpi, secret
 from tfdp.cluster.admission import admitted, check_admitted
 from tfdp.cluster.control_channel import ControlChannel
 from tfdp.cluster.rendezvous import meet
@@ -209,7 +209,7 @@ class ClusterProcesses(Meetings):
             return made
         if self._transport is None:
             self._transport = mpi_transport.transport(choice.launcher, self.rank)
-            mpi4py_world.leave_to_caller()  # which is what says goodbye at the exit
+            mpi.leave_to_caller()  # which is what says goodbye at the exit
         return HostEngine(choice.name, self._transport, self._driver, devices, first, hosts)
 
     def count_step(self) -> None:
@@ -302,16 +302,16 @@ class ClusterProcesses(Meetings):
 
     def _say_goodbye_at_exit(self) -> None:
         def end() -> None:
-            if self._uncaught is None and mpi4py_world.ends_together():
+            if self._uncaught is None and mpi.ends_together():
                 # The others may go on for as long as they want.
                 self.board.timeout_seconds = float("inf")
                 with contextlib.suppress(ClusterError):
                     self.board.barrier("the end of the script on all ranks")
             failed = self._uncaught is not None or self.board.failure is not None
-            mpi4py_world.leave_to_caller(abandon=failed)
+            mpi.leave_to_caller(abandon=failed)
             self._watchdog.stop()
             self.board.close(self._uncaught)
-            mpi4py_world.finalize()
+            mpi.finalize()
 
         self.watch_uncaught()
         atexit.register(end)

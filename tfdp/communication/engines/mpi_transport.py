@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from tfdp.cluster import mpi as mpi_launcher
-from tfdp.cluster import mpi4py_world
 from tfdp.errors import CollectiveMismatchError
 
 INSTALL = "Install mpi4py for the launcher's MPI on every host: `pip install 'tfdp[mpi]'`"
@@ -98,7 +97,7 @@ def why_not(launcher: mpi_launcher.MPILauncher, world_size: int) -> str | None:
             f"{launcher.variable} tells of {launcher.size} processes, but the cluster has "
             f"{world_size}. Start all ranks with one `mpiexec`"
         )
-    mpi, reason = mpi4py_world.connect(launcher.open_mpi)
+    mpi, reason = mpi_launcher.connect(launcher.open_mpi)
     if mpi is None:
         return f"{reason}. {INSTALL}"
     if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
@@ -124,7 +123,7 @@ def transport(launcher: mpi_launcher.MPILauncher, rank: int) -> MpiTransport:
       launcher: The launcher that started the processes.
       rank: The rank of this process in the cluster, by which the others address it.
     """
-    mpi, _ = mpi4py_world.connect(launcher.open_mpi)
+    mpi, _ = mpi_launcher.connect(launcher.open_mpi)
     return MpiTransport(mpi, mpi.COMM_WORLD.Split(0, rank))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.base import gpus, machine
-from tfdp.cluster.local_rank import own_gpus
+from tfdp.cluster.environment import own_gpus
 from tfdp.strategy.replica_devices import DEVICES_PER_PROCESS, per_process
 from tfdp.strategy.xla._jax import backend_has_started, jax
 

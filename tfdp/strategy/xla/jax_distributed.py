@@ -95,7 +95,7 @@ def _joined() -> JaxProcesses | None:
             "after the imports, without `devices`, before `jax.devices()` and all else of JAX; "
             "JAX_PLATFORMS, CUDA_VISIBLE_DEVICES and JAX_NUM_CPU_DEVICES choose devices."
         )
-    run_status.mark_strategy_begun()
+    run_status.tell(begun=True)
     numbers = accelerators.gpus_of_host()
     accelerators.check_memory(numbers)
     meeting = _met(found, numbers, secret.in_environment())

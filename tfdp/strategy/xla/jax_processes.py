@@ -22,7 +22,7 @@ from tfdp.cluster.watchdog import Progress, Watchdog
 from tfdp.communication.collectives import STOP_TRAINING
 from tfdp.communication.collectives.meetings import Meetings
 from tfdp.communication.replicas import OneProcess
-from tfdp.errors import LOST_RANK_MARK
+from tfdp.errors import RankLostError
 from tfdp.strategy.xla import pending
 
 _TIMEOUT_SECONDS = 600.0
@@ -158,7 +158,8 @@ class JaxProcesses(Meetings, OneProcess):
         """Ends this process where it waits for another one in vain, or for JAX to abort it."""
         if self._has_ended.is_set():
             _end_here(0)
-        is_of_jax = self._is_aborted and f"{LOST_RANK_MARK} 0:" in str(error)
+        first_is_lost = isinstance(error, RankLostError) and error.rank == 0
+        is_of_jax = self._is_aborted and first_is_lost
         if is_of_jax or pending.is_any():  # gloo may abort as well, where its data end midway
             print(_in_words(error), file=sys.stderr, flush=True)
         if is_of_jax:

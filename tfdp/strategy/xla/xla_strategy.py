@@ -99,7 +99,7 @@ class XLAStrategy(tf.distribute.OneDeviceStrategy):
         self._extended = _Extended(self, layouts, processes)
         self._runs = Runs(self)
         tfdp_keras.install(self)
-        run_status.mark_strategy_made()
+        run_status.tell(made=True)
         determinism.note_strategy_made()
 
     def __repr__(self) -> str:

@@ -120,7 +120,7 @@ def _tfdp(plan: RankPlan, rank: int) -> Engine:
 
 def _stock(plan: RankPlan, rank: int) -> Engine:
 
-    run_status.mark_strategy_made()
+    run_status.tell(made=True)
     strategy = other_engines.multi_worker_strategy()
     return lambda side, elements: _of_strategy(strategy, elements, rank)
 
@@ -165,7 +165,7 @@ def _gloo(plan: RankPlan, rank: int) -> Engine:
 def _mpi4py(plan: RankPlan, rank: int) -> Engine:
     from mpi4py import MPI
 
-    run_status.mark_strategy_made()
+    run_status.tell(made=True)
 
     def make(side: str, elements: int) -> Callable[[], np.ndarray]:
         own = np.full(elements, rank + 1, np.float32)
@@ -185,7 +185,7 @@ def _graph(plan: RankPlan, rank: int) -> Engine:
     import tensorflow as tf
     from mpi4py import MPI
 
-    run_status.mark_strategy_made()
+    run_status.tell(made=True)
 
     def sum_(own: np.ndarray) -> np.ndarray:
         total = np.empty_like(own)

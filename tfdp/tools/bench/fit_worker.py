@@ -124,7 +124,7 @@ class _Collectives(keras.callbacks.Callback):
 def _strategy(side: str, replicas: int, device: str) -> tf.distribute.Strategy | None:
     in_cluster = cluster.detect().world_size > 1
     if in_cluster and side.startswith("stock"):
-        run_status.mark_strategy_made()
+        run_status.tell(made=True)
         return multi_worker_strategy()
     if in_cluster:
         return tfdp.DataParallelStrategy(engine="mpi" if side == "tfdp_mpi" else "tensorflow")

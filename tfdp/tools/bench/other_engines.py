@@ -36,7 +36,7 @@ def join_torch(interface: str = "lo", backend: str = "gloo") -> tuple[int, int]:
     """
     from torch import distributed
 
-    run_status.mark_strategy_made()
+    run_status.tell(made=True)
     config = json.loads(os.environ["TF_CONFIG"])
     addresses, rank = config["cluster"]["worker"], config["task"]["index"]
     host, port = addresses[0].rsplit(":", 1)

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from tfdp.cluster import Cluster
+from tfdp.cluster.launch.mpiexec import check_fit, find_library, find_mpiexec, thread_level
 from tfdp.cluster.mpi import without_rank
-from tfdp.cluster.mpi_installation import check_fit, find_library, find_mpiexec, thread_level
 from tfdp.errors import ClusterError
 from tfdp.tools.doctor.rank_facts import Measurement, RankFacts
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tfdp.cluster.launch.nodes.messages import How
 from tfdp.cluster.launch.rank_process import STOPPED
-from tfdp.cluster.launch.restarting import Restarts, announcement
+from tfdp.cluster.launch.restarting import Decision, Restarts, announcement
 from tfdp.cluster.launch.run_options import RunOptions
 
 
@@ -39,23 +39,6 @@ class NodeEnd:
         if self.lost:
             return "the launcher was lost"
         return self.message.partition("\n")[0].partition(". ")[0].rstrip(".")
-
-
-@dataclasses.dataclass(frozen=True)
-class Decision:
-    """What follows.
-
-    Attributes:
-      goes_on: Whether another attempt follows.
-      pause: The seconds before it.
-      code: The exit code of the run, if none follows.
-      message: What is said on all nodes; empty where all ended well.
-    """
-
-    goes_on: bool
-    pause: float
-    code: int
-    message: str
 
 
 def decide(

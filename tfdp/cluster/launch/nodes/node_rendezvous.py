@@ -12,16 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfdp.cluster import wire
-from tfdp.cluster.connections import BUFFER_BYTES, Connections, Stream, host_of_peer
-from tfdp.cluster.handshake import SecretError, greet
+from tfdp.cluster.connections import BUFFER_BYTES, Connections, Stream, bound, host_of_peer
+from tfdp.cluster.handshake import SecretError, Strangers
 from tfdp.cluster.launch.nodes import messages
 from tfdp.cluster.launch.nodes.decision import NodeEnd, decide
 from tfdp.cluster.launch.restarting import Restarts
 from tfdp.cluster.launch.run_options import JOIN_SECONDS, RunOptions
 from tfdp.cluster.spec import host_of, is_loopback, join_address, port_of
 
-_STRANGER_SECONDS = 10.0  # to say who one is
-_MOST_STRANGERS = 64  # at once
 _LAST_CALL_SECONDS = 3.0  # without a new node, after which fewer than the most nodes start
 _ENDING_SECONDS = 60.0  # for a node to end its ranks
 # For the others to stop where one leaves by a signal: longer than its ranks have for a checkpoint.
@@ -65,13 +63,14 @@ class Rendezvous:
         say: Callable[[str], None],
     ) -> None:
         assert options.rendezvous is not None
-        self._options, self._secret, self._say = options, secret, say
+        self._options, self._say = options, say
         self._host = host_of(options.rendezvous)
         self._alike = messages.alike(options)
         self._seconds = options.join_timeout_seconds or JOIN_SECONDS
         self._restarts = Restarts(options.max_restarts, options.restart_window_seconds)
         self._nodes: list[_JoinedNode] = []  # in the order in which they came
         self._own_hosts: set[str] = set()  # this host's, as the others reach it
+        self._strangers = Strangers(secret)
         self._meetings: set[asyncio.Task[Any]] = set()
         self._conducting: asyncio.Task[None] | None = None
         self._connections = Connections()
@@ -141,11 +140,8 @@ class Rendezvous:
         meeting = asyncio.current_task()
         assert meeting is not None
         self._meetings.add(meeting)
-        if len(self._meetings) > len(self._nodes) + _MOST_STRANGERS:
-            writer.transport.abort()
         try:
-            async with asyncio.timeout(_STRANGER_SECONDS):
-                said = await greet((reader, writer), self._secret)
+            said = await self._strangers.greet((reader, writer))
             node = self._taken_in(said, (reader, writer))
             while node is not None:
                 async with asyncio.timeout(messages.SILENT_SECONDS):
@@ -309,13 +305,7 @@ def serve(options: RunOptions, secret: str, say: Callable[[str], None]) -> Rende
     if not _is_here(host):
         return None
     try:
-        if is_loopback(host):
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            listener = socket.create_server((host, port), family=family)
-        elif socket.has_dualstack_ipv6():
-            listener = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-        else:
-            listener = socket.create_server(("", port))
+        listener = bound(host, port)
     except OSError:  # the launcher of another node on this host listens, or another program
         return None
     return Rendezvous(options, secret, listener, say)

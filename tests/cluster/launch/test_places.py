@@ -3,7 +3,7 @@
 import pytest
 
 from tfdp.base import gpus, machine
-from tfdp.cluster.launch.gpu_shares import gpu_shares
+from tfdp.cluster.launch.places import gpu_shares
 from tfdp.cluster.launch.run_options import RunOptions
 from tfdp.tools import cli
 
