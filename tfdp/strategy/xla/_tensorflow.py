@@ -4,8 +4,9 @@ Tested with TensorFlow 2.19-2.21. `tests/strategy/xla/test_tensorflow.py` fails 
 moves.
 """
 
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -48,6 +49,7 @@ __all__ = [
     "eager_mode",
     "hlo",
     "is_compiled",
+    "known_by_name",
 ]
 
 
@@ -76,6 +78,16 @@ def hlo(name: str, specs: Sequence[tf.TensorSpec], captured: Sequence[tf.Tensor]
     named = _NamedOperation(name.encode(), captured, specs)
     serialized: bytes = from_concrete_function(named, list(specs))(stage="hlo_serialized")
     return serialized
+
+
+@contextlib.contextmanager
+def known_by_name(functions: Sequence[FunctionDef]) -> Iterator[None]:
+    """Lets TensorFlow find functions by their names within the context."""
+    with contextlib.ExitStack() as known:
+        for each in functions:
+            context().add_function_def(each)
+            known.callback(context().remove_function, each.signature.name)
+        yield
 
 
 def declaration(type_: str) -> Any:
