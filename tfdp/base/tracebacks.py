@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import pathlib
 import re
 import sys
 import types
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-_OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_OWN = str(pathlib.Path(__file__).resolve().parents[1]) + os.sep
 # Frames of these files are left out where tfdp has called them.
 _BETWEEN = re.compile(
     rf"{re.escape(contextlib.__file__)}$|{os.sep}tensorflow{os.sep}python{os.sep}"

@@ -51,7 +51,7 @@ class ArgumentAgreement:
         self.names = [unequal_data.PROGRAM, *(called[index] for index in self._which), *outside]
         self._support = support
         self._process = support.first_rank // len(support.devices)
-        self._spec = tf.TensorSpec([support.num_processes, len(self.names)], tf.float32)
+        self._spec = tf.TensorSpec([support.processes.world_size, len(self.names)], tf.float32)
 
     @property
     def of_program(self) -> tuple[tf.TensorSpec, Sequence[str]] | None:

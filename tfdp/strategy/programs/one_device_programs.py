@@ -140,4 +140,4 @@ class OneDevicePrograms(tf.distribute.Strategy):
                 jit_compile=jit_compile,
             )
         options = ProgramOptions(keep_rows=sharded, jit_compile=bool(jit_compile), compares=True)
-        return Partitioned(self, function, input_signature, options)
+        return Partitioned(self.extended.programs, function, input_signature, options)

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfdp.errors import GradientError
+from tfdp.strategy._tensorflow_programs import could_possibly_record, stop_recording
+
+
+def unrecorded(
+    run: Callable[[], list[Any]], inputs: Callable[[], Sequence[tf.Tensor]]
+) -> list[Any]:
+    """Returns the outputs of a function that tapes outside do not record.
+
+    Args:
+      run: The function.
+      inputs: Returns, after it, what a gradient could be asked for: see `without_gradient`.
+    """
+    if not could_possibly_record():
+        return run()
+    with stop_recording():
+        outputs = run()
+    return without_gradient(inputs(), outputs)
 
 
 def without_gradient(inputs: Sequence[tf.Tensor], outputs: Sequence[Any]) -> list[Any]:

@@ -80,7 +80,7 @@ class ProgramCall:
         self._may_be_empty = cut.may_be_empty or bool(cut.irregular)
         collectives, sequences = support.collectives()
         self._alone = len(self._devices) == self._num_replicas
-        compares = options.compares and support.num_processes > 1
+        compares = options.compares and support.processes.world_size > 1
         self._told = ArgumentAgreement(source, captured, cut, names, support) if compares else None
         by_rows = [
             (each, batches[number])
@@ -179,7 +179,7 @@ class ProgramCall:
         return explain(self.explained, lengths)
 
     def _run(self, inlined: bool, *arguments: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
-        self._support.count_step()
+        self._support.processes.count_step()
         names = self._registered.names(inlined=inlined)
         counts: tf.Tensor | None = None
         if self._cut.of_shares:

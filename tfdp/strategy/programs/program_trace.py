@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
-from tfdp import keras as tfdp_keras
 from tfdp.partition import REPLICATED, Batch, Layout, Sharded
 from tfdp.strategy._tensorflow_programs import container_of_copy
-from tfdp.strategy.programs import captured, tracing
+from tfdp.strategy.programs import captured
 from tfdp.strategy.programs.argument_sharding import ArgumentSharding
+from tfdp.strategy.programs.function_outputs import FunctionOutputs
 from tfdp.strategy.programs.program_call import ProgramCall
+from tfdp.strategy.programs.program_context import ProgramContext
 from tfdp.strategy.programs.program_options import ProgramOptions
-
-if TYPE_CHECKING:
-    from tfdp.strategy.data_parallel import DataParallelStrategy
 
 
 class ProgramTrace:
     """A program, traced once.
 
     Args:
-      strategy: The strategy.
+      context: Traces it, and has the replicas that run it.
       function: The program, of flat tensors.
       specs: Their specifications.
       options: What its programs are asked for.
@@ -34,26 +31,25 @@ class ProgramTrace:
     Attributes:
       source: The traced program.
       specs: The specifications.
+      outputs: What it returns.
     """
 
     def __init__(
         self,
-        strategy: DataParallelStrategy,
+        context: ProgramContext,
         function: Callable[..., Any],
         specs: Sequence[tf.TensorSpec],
         options: ProgramOptions,
         names: Sequence[str] = (),
     ) -> None:
         self._names = names
-        self._strategy, self._options = strategy, options
+        self._context, self._options = context, options
         self.specs = tuple(specs)
         traced = tf.function(function)
-        normalized = tfdp_keras.of_each_replica(strategy.batch_normalization == "per_replica")
-        with tracing.outside_of_graphs(), tracing.as_on_one_device(strategy), normalized:
+        with context.tracing():
             self.source = traced.get_concrete_function(*specs)
-        self._captured = captured.captured_by(
-            self.source.captured_inputs, strategy.extended.worker_devices
-        )
+        self.outputs = FunctionOutputs(self.source.structured_outputs)
+        self._captured = captured.captured_by(self.source.captured_inputs, context.devices)
         self._hides_states = _hides_states(self.source.graph)
         self._calls: dict[ArgumentSharding, ProgramCall] = {}
 
@@ -75,7 +71,7 @@ class ProgramTrace:
     ) -> ProgramCall:
         """Makes a program for arguments in given layouts: see `ProgramCall`."""
         return ProgramCall(
-            self._strategy.extended.programs,
+            self._context,
             self.source,
             self._captured,
             self.specs,
@@ -86,23 +82,10 @@ class ProgramTrace:
             self._names,
         )
 
-    def packed(self, outputs: Sequence[Any]) -> Any:
-        """Returns what the function returns, given its tensors, in order."""
-        structure, leaves = self._returned
-        given = iter(outputs)
-        flat = [next(given) if is_tensor else leaf for leaf, is_tensor in leaves]
-        return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
-
-    @functools.cached_property
-    def _returned(self) -> tuple[Any, Sequence[tuple[Any, bool]]]:
-        structure = self.source.structured_outputs
-        leaves = tf.nest.flatten(structure, expand_composites=True)
-        return structure, [(leaf, tf.is_tensor(leaf)) for leaf in leaves]
-
     @property
     def num_replicas(self) -> int:
         """The number of replicas that run its programs."""
-        return self._strategy.extended.num_replicas
+        return self._context.num_replicas
 
     def values(self) -> list[tf.Tensor]:
         """Returns the values of the weights that the program reads, for tapes to see."""
