@@ -17,7 +17,7 @@ from tfdp.base import bucketing, determinism, machine
 from tfdp.cluster import run_status, tf_config
 from tfdp.communication import collectives
 from tfdp.communication.engines import communication_hint
-from tfdp.communication.replicas import OneProcess, ProcessGroup, one_device
+from tfdp.communication.replicas import OneProcess, ProcessGroup
 from tfdp.compression import Compression, UpdateCompression
 from tfdp.compression.exchange import ExchangeOptions
 from tfdp.data.distributed import batch_sharding
@@ -257,20 +257,6 @@ class DataParallelStrategy(OneDevicePrograms):
         run_status.mark_strategy_made()
         determinism.note_strategy_made()
 
-    @property
-    def rank(self) -> int:
-        """The rank of this process in the cluster; 0 where it is alone."""
-        return self.extended.processes.rank
-
-    @property
-    def world_size(self) -> int:
-        """The number of processes in the cluster; 1 where this one is alone.
-
-        >>> DataParallelStrategy(devices=["CPU:0", "CPU:1"]).world_size
-        1
-        """
-        return self.extended.processes.world_size
-
     def describe(self) -> dict[str, Any]:
         """Describes the strategy for `tfdp.write_manifest` and logs, as JSON.
 
@@ -311,13 +297,6 @@ class DataParallelStrategy(OneDevicePrograms):
 
     # `MirroredExtended` reads this key for collectives of its own, which are not used here.
     _collective_key_base = 0
-
-    @property
-    def num_replicas_in_sync(self) -> int:
-        """The number of replicas whose gradients are summed."""
-        if one_device.is_traced():
-            return 1
-        return super().num_replicas_in_sync
 
     def scope(self) -> Any:
         """Opens the scope in which variables get a copy on every device.

@@ -68,10 +68,13 @@ def made_to_predict(model: keras.Model) -> Callable[..., Any]:
     return function
 
 
-def compile_ahead(model: keras.Model, batch: Any, method: str) -> Any:
+def compile_ahead(
+    strategy: tf.distribute.Strategy, model: keras.Model, batch: Any, method: str
+) -> Any:
     """Compiles the step of a method without running it, and returns what that has shown.
 
     Args:
+      strategy: The strategy.
       model: The model.
       batch: A batch, with `tf.TensorSpec` in place of tensors, or tensors.
       method: "fit", "evaluate" or "predict".
@@ -79,7 +82,9 @@ def compile_ahead(model: keras.Model, batch: Any, method: str) -> Any:
     Raises:
       ValueError: The method is another one, Keras has not compiled the model, or it runs eagerly.
       TypeError: The batch has what is no tensor, array or specification.
+      ScopeError: The model was made outside of the strategy's scope.
     """
+    scope_errors.check_asked(strategy, model)
     steps_of(model, method)
     if method != "predict" and not model.compiled:
         raise ValueError(
