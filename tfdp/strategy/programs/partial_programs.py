@@ -12,7 +12,8 @@ from tfdp.communication.replicas import unequal_data
 from tfdp.partition import PARTIAL, REPLICATED
 from tfdp.partition.per_replica_call import outermost
 from tfdp.strategy._tensorflow_programs import stop_recording
-from tfdp.strategy.programs.argument_sharding import ArgumentSharding
+from tfdp.strategy.programs.argument_sharding import ArgumentLayouts, ArgumentSharding
+from tfdp.strategy.programs.program_call import ProgramCall
 from tfdp.strategy.programs.program_context import ProgramContext
 from tfdp.strategy.programs.program_options import ProgramOptions
 from tfdp.strategy.programs.program_trace import ProgramTrace
@@ -50,7 +51,7 @@ class PartialProgram:
         cut = ArgumentSharding((None,) * len(specs), (True,) * len(specs), may_be_empty=False)
         layouts = [PARTIAL if is_partial else REPLICATED for is_partial in are_partials]
         with tf.init_scope():
-            self._calls = trace.calls_of(layouts, cut)
+            self._call = ProgramCall(trace, ArgumentLayouts(cut, specs, layouts, {}))
 
     def on_replica(self, index: int, tensors: Sequence[tf.Tensor]) -> Any:
         """Writes one replica's call into the graph that is being built; all replicas must.
@@ -63,7 +64,7 @@ class PartialProgram:
           What the function returns: whole tensors.
         """
         self._keep()
-        return self._outputs.packed(self._calls.on_replica(index, tensors))
+        return self._outputs.packed(self._call.on_replica(index, tensors))
 
     def on_all(self, parts: Sequence[Sequence[tf.Tensor]]) -> Any:
         """Runs it on all local replicas.
@@ -71,7 +72,7 @@ class PartialProgram:
         Args:
           parts: Of each tensor what each local replica has.
         """
-        return self._outputs.packed([each[0] for each in self._calls.run(*map(list, parts))])
+        return self._outputs.packed([each[0] for each in self._call.run(*map(list, parts))])
 
     def on_one(self, tensors: Sequence[tf.Tensor]) -> Any:
         """Runs it on all local replicas, outside of replica functions.

@@ -18,7 +18,7 @@ from tfdp.data.distributed.row_counts import RowCounts
 from tfdp.partition import Explanation, ProgramRecord, lines_named
 from tfdp.strategy._tensorflow import regroup
 from tfdp.strategy._tensorflow_programs import could_possibly_record
-from tfdp.strategy.programs import argument_free_effects, graph_options, sharded_call
+from tfdp.strategy.programs import argument_free_effects, graph_options
 from tfdp.strategy.programs.arguments import Arguments, ArgumentShards
 from tfdp.strategy.programs.one_device_function import AbstractOneDeviceFunction
 from tfdp.strategy.programs.outer_tapes import unrecorded
@@ -27,6 +27,7 @@ from tfdp.strategy.programs.program_call import ProgramCall
 from tfdp.strategy.programs.program_context import ProgramContext
 from tfdp.strategy.programs.program_options import ProgramOptions
 from tfdp.strategy.programs.program_trace import ProgramTrace
+from tfdp.strategy.programs.trace_calls import TraceCalls
 
 
 class Partitioned(AbstractOneDeviceFunction):
@@ -52,7 +53,7 @@ class Partitioned(AbstractOneDeviceFunction):
         self._context = context
         self._signature = None if input_signature is None else tuple(input_signature)
         self._options = options
-        self._traces: dict[Any, list[ProgramTrace]] = {}
+        self._traces: dict[Any, list[TraceCalls]] = {}
         self._asks_for_sizes: set[Any] = set()
         # By what arguments are, those of calls that need no look at them again.
         self._known: dict[Hashable, tuple[ProgramTrace, ProgramCall]] = {}
@@ -66,7 +67,7 @@ class Partitioned(AbstractOneDeviceFunction):
     def _called(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if not tf.executing_eagerly():
             arguments = Arguments(args, kwargs)
-            return self._called_with(self._trace(arguments), arguments)
+            return self._called_with(self._calls(arguments), arguments)
         with self._context.explained():
             try:
                 return self._called_eagerly(args, kwargs)
@@ -76,21 +77,21 @@ class Partitioned(AbstractOneDeviceFunction):
     def _called_eagerly(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         given = plain(args, kwargs)
         if given is not None and given.key in self._known and not could_possibly_record():
-            trace, calls = self._latest_trace, self._latest = self._known[given.key]
-            return trace.outputs.packed(_joined(calls.run(*([each] for each in given.tensors))))
+            trace, call = self._latest_trace, self._latest = self._known[given.key]
+            return trace.outputs.packed(_joined(call.run(*([each] for each in given.tensors))))
         arguments = Arguments(args, kwargs)
-        trace = self._trace(arguments)
-        outputs = self._called_with(trace, arguments)
+        calls = self._calls(arguments)
+        outputs = self._called_with(calls, arguments)
         if given is not None and self._latest is not None:
-            self._known[given.key] = trace, self._latest
+            self._known[given.key] = calls.trace, self._latest
         return outputs
 
     def _called_with(
-        self, trace: ProgramTrace, arguments: Arguments, shares: ArgumentShards | None = None
+        self, calls: TraceCalls, arguments: Arguments, shares: ArgumentShards | None = None
     ) -> Any:
-        self._latest_trace = trace
+        trace = self._latest_trace = calls.trace
         outputs = unrecorded(
-            functools.partial(self._run, trace, arguments, shares),
+            functools.partial(self._run, calls, arguments, shares),
             lambda: [part for parts in arguments.parts for part in parts] + trace.values(),
         )
         return trace.outputs.packed(outputs)
@@ -109,7 +110,7 @@ class Partitioned(AbstractOneDeviceFunction):
         if tf.executing_eagerly() and not lengths.are_known:
             lengths = lengths.when_run()
         shares = ArgumentShards(lengths, is_full)
-        return self._called_with(self._trace(arguments), arguments, shares)
+        return self._called_with(self._calls(arguments), arguments, shares)
 
     def write_without_arguments(self) -> None:
         """Writes what the program of the latest call writes before it needs an argument."""
@@ -131,7 +132,7 @@ class Partitioned(AbstractOneDeviceFunction):
 
         Of a collective that failed it has the lines that may have wanted it.
         """
-        graphs = [each.source.graph for traces in self._traces.values() for each in traces]
+        graphs = [each.trace.source.graph for traces in self._traces.values() for each in traces]
         lines = [line for graph in graphs for line in lines_named(graph, error.message)]
         step = ""
         if not lines and self._latest is not None and ended.by(error.message):
@@ -176,7 +177,7 @@ class Partitioned(AbstractOneDeviceFunction):
         """
         arguments = Arguments(args, kwargs)
         cut = arguments.cut(self._context.num_replicas)
-        return self._trace(arguments).calls(cut).explain(arguments.shapes)
+        return self._calls(arguments).by(cut).built.explain(arguments.shapes)
 
     def explain_latest(self) -> Explanation:
         """Returns what the program of the latest call exchanges, and why: see `explain`.
@@ -188,71 +189,57 @@ class Partitioned(AbstractOneDeviceFunction):
         """
         if self._latest is None:
             raise ValueError("A function must have been called to explain its latest call.")
-        return self._latest.explain(())
+        return self._latest.built.explain(())
 
     def experimental_get_tracing_count(self) -> int:
         """Returns how often the function was traced, as a `tf.function` does."""
         return sum(map(len, self._traces.values()))
 
-    def _trace(self, arguments: Arguments) -> ProgramTrace:
-        """Returns the trace that takes the arguments; the function is traced if there is none."""
+    def _calls(self, arguments: Arguments) -> TraceCalls:
+        """Returns the calls of a trace that takes the arguments; if there is none it is traced."""
         signed = None if self._signature is None else arguments.signed(self._signature)
         key = arguments.key
         traces = self._traces.setdefault(key, [])
-        for trace in traces:
-            if trace.takes(arguments.shapes):
-                return trace
+        for calls in traces:
+            if calls.trace.takes(arguments.shapes):
+                return calls
         function, names = arguments.function(self.python_function), arguments.names()
-        if signed is not None:
-            traces.append(ProgramTrace(self._context, function, signed, self._options, names))
+
+        def trace(specs: Sequence[tf.TensorSpec]) -> TraceCalls:
+            made = ProgramTrace(self._context, function, specs, self._options, names)
+            traces.append(TraceCalls(made))
             return traces[-1]
-        specs, fixed = arguments.specs(traces[-1].specs if traces else None), arguments.fixed()
+
+        if signed is not None:
+            return trace(signed)
+        before = traces[-1].trace.specs if traces else None
+        specs, fixed = arguments.specs(before), arguments.fixed()
         if key in self._asks_for_sizes:
             specs = fixed
         drawn = random.getstate(), np.random.get_state()
         try:
-            traces.append(ProgramTrace(self._context, function, specs, self._options, names))
+            return trace(specs)
         except (TypeError, ValueError, NotImplementedError, tf.errors.InvalidArgumentError):
             if fixed == specs:
                 raise
             # The function asks Python for sizes: it is traced for these alone, as on one device.
             random.setstate(drawn[0])
             np.random.set_state(drawn[1])
-            traces.append(ProgramTrace(self._context, function, fixed, self._options, names))
+            made = trace(fixed)
             self._asks_for_sizes.add(key)
-        return traces[-1]
+            return made
 
     def _run(
-        self, trace: ProgramTrace, arguments: Arguments, shares: ArgumentShards | None
+        self, calls: TraceCalls, arguments: Arguments, shares: ArgumentShards | None
     ) -> list[Any]:
         if shares is None:
             cut = arguments.cut(self._context.num_replicas)
         else:
             cut = arguments.cut_of_shares(shares)
-        calls = trace.calls(cut)
-        self._latest = calls
-        if shares is not None:
-            found = sharded_call.run(trace, arguments, shares)
-        elif arguments.lengths_are_known:
-            found = calls.run(*arguments.parts)
-        elif cut.whole() == cut:
-            fits = tf.debugging.Assert(
-                arguments.have_equal_lengths(cut),
-                [
-                    "The replicas' parts of all arguments must have equal lengths in a graph. Call "
-                    "the partitioned function outside of it, or give it whole batches."
-                ],
-            )
-            with tf.control_dependencies([fits]):
-                found = calls.run(*[list(map(tf.identity, parts)) for parts in arguments.parts])
-        else:
-            whole = trace.calls(cut.whole())
-            found = tf.cond(
-                arguments.have_equal_lengths(cut),
-                lambda: calls.run(*arguments.parts),
-                lambda: whole.run(*arguments.parts),
-            )
-        return _joined(found)
+        self._latest = calls.by(cut)
+        if shares is None:
+            return _joined(calls.run(arguments, cut))
+        return _joined(calls.run_on_shares(arguments, cut, shares))
 
     @property
     def report(self) -> ProgramRecord:
