@@ -75,7 +75,7 @@ class Partitioned(AbstractOneDeviceFunction):
                 raise self.naming_lines(error) from None
 
     def _called_eagerly(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        given = plain(args, kwargs)
+        given = plain((args, kwargs))
         if given is not None and given.key in self._known and not could_possibly_record():
             trace, call = self._latest_trace, self._latest = self._known[given.key]
             return trace.outputs.packed(_joined(call.run(*([each] for each in given.tensors))))

@@ -12,8 +12,9 @@ from tfdp.strategy.programs.arguments import Arguments
 from tfdp.strategy.programs.function_outputs import FunctionOutputs
 from tfdp.strategy.programs.one_device_function import AbstractOneDeviceFunction
 from tfdp.strategy.programs.outer_tapes import unrecorded
+from tfdp.strategy.programs.plain_arguments import plain
 from tfdp.strategy.xla import precision, refusals, warnings
-from tfdp.strategy.xla.call_arguments import arguments_of, of_whole, outline, placeholder, rows_of
+from tfdp.strategy.xla.call_arguments import PARTS, arguments_of, of_whole, placeholder, rows_of
 from tfdp.strategy.xla.compile_facts import CompileFacts
 from tfdp.strategy.xla.device_arrays import check_alike, fetched
 from tfdp.strategy.xla.executables import Executable
@@ -28,7 +29,7 @@ class _Route(NamedTuple):
     Attributes:
       program: The program.
       outputs: What it returns.
-      places: For each step where its tensors are among those of all calls: see `outline`.
+      places: For each step where its tensors are among those of all calls: see `plain_arguments`.
       is_whole: Whether each process gives whole arguments.
     """
 
@@ -95,14 +96,13 @@ class Compiled(AbstractOneDeviceFunction):
     def _run_together(
         self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]
     ) -> tuple[list[Any], FunctionOutputs]:
-        tensors: list[tf.Tensor] = []
-        found = outline(calls, tensors)
-        key = None if found is None else (found, precision.asked())
+        found = plain(calls, PARTS)
+        key = None if found is None else (found.key, precision.asked())
         route = None if key is None else self._routes.get(key)
-        if route is None:
-            return self._run_first(calls, tensors, key)
+        if found is None or route is None:
+            return self._run_first(calls, [] if found is None else found.tensors, key)
         self._latest = route.program
-        given = [[tensors[place] for place in places] for places in route.places]
+        given = [[found.tensors[place] for place in places] for places in route.places]
         if route.is_whole:
             check_alike([tensor for each in given for tensor in each])
         return route.program(given), route.outputs
