@@ -3,10 +3,10 @@
 import pytest
 import tensorflow as tf
 
+from tfdp.strategy._tensorflow_programs import context
 from tfdp.strategy.xla._tensorflow import (
     OneDeviceExtended,
     ResourceVariable,
-    context,
     eager_mode,
     is_compiled,
     known_by_name,

@@ -14,7 +14,7 @@ from tfdp.base import tracebacks
 from tfdp.communication.replicas import one_device
 from tfdp.partition import Explanation
 from tfdp.strategy.programs.partitioned import Partitioned
-from tfdp.strategy.programs.program_options import ProgramOptions
+from tfdp.strategy.programs.program_trace import ProgramOptions
 
 
 class OneDeviceView(tf.distribute.Strategy):

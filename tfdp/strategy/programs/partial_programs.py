@@ -15,8 +15,7 @@ from tfdp.strategy._tensorflow_programs import stop_recording
 from tfdp.strategy.programs.argument_sharding import ArgumentLayouts, ArgumentSharding
 from tfdp.strategy.programs.program_call import ProgramCall
 from tfdp.strategy.programs.program_context import ProgramContext
-from tfdp.strategy.programs.program_options import ProgramOptions
-from tfdp.strategy.programs.program_trace import ProgramTrace
+from tfdp.strategy.programs.program_trace import ProgramOptions, ProgramTrace
 
 # By how much the squares of norms may differ that processes compute of one batch.
 _ROUNDING = 0.01

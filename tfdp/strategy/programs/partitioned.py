@@ -20,13 +20,12 @@ from tfdp.strategy._tensorflow import regroup
 from tfdp.strategy._tensorflow_programs import could_possibly_record
 from tfdp.strategy.programs import argument_free_effects, graph_options
 from tfdp.strategy.programs.arguments import Arguments, ArgumentShards
+from tfdp.strategy.programs.function_outputs import unrecorded
 from tfdp.strategy.programs.one_device_function import AbstractOneDeviceFunction
-from tfdp.strategy.programs.outer_tapes import unrecorded
 from tfdp.strategy.programs.plain_arguments import plain
 from tfdp.strategy.programs.program_call import ProgramCall
 from tfdp.strategy.programs.program_context import ProgramContext
-from tfdp.strategy.programs.program_options import ProgramOptions
-from tfdp.strategy.programs.program_trace import ProgramTrace
+from tfdp.strategy.programs.program_trace import ProgramOptions, ProgramTrace
 from tfdp.strategy.programs.trace_calls import TraceCalls
 
 

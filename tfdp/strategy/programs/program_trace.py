@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfdp.base.recording import Recorder
 from tfdp.strategy._tensorflow_programs import container_of_copy
 from tfdp.strategy.programs import captured
 from tfdp.strategy.programs.function_outputs import FunctionOutputs
 from tfdp.strategy.programs.program_context import ProgramContext
-from tfdp.strategy.programs.program_options import ProgramOptions
+
+
+class ProgramOptions(NamedTuple):
+    """What a program is asked for.
+
+    Attributes:
+      keep_rows: Whether outputs that are sharded are given as the local replicas' rows.
+      jit_compile: Whether XLA compiles what lies between its collectives.
+      recorder: What records its steps; None: nothing does.
+      may_loop: Whether a graph that calls it may be a loop's body.
+      compares: Whether the processes compare what they are given.
+    """
+
+    keep_rows: bool
+    jit_compile: bool
+    recorder: Recorder | None = None
+    may_loop: bool = True
+    compares: bool = False
 
 
 class ProgramTrace:

@@ -11,7 +11,6 @@ from tfdp.base import batch_shards
 from tfdp.partition import PARTIAL, Batch, Sharded, host_of
 from tfdp.strategy.programs import ragged_arguments
 from tfdp.strategy.programs.argument_sharding import ArgumentLayouts
-from tfdp.strategy.programs.padding_rows import with_stand_in
 from tfdp.strategy.programs.program_context import ProgramContext
 
 
@@ -132,7 +131,7 @@ class ReplicaRows:
         return found
 
     def _padded(self, rows: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        return with_stand_in(rows, others) if self._given.may_be_empty else rows
+        return _or_padding(rows, others) if self._given.may_be_empty else rows
 
     def _share(self, whole: tf.Tensor, begin: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         """Returns the rows of a replica; one without any has the batch's last as padding."""
@@ -140,4 +139,18 @@ class ReplicaRows:
             return whole[begin : begin + count]
         rows = tf.maximum(count, 1)
         begin = tf.minimum(begin, tf.maximum(tf.shape(whole)[0] - rows, 0))
-        return with_stand_in(whole[begin : begin + rows], whole[:0])
+        return _or_padding(whole[begin : begin + rows], whole[:0])
+
+
+def _or_padding(rows: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+    """Returns rows; if there are none the first of `others`, or zeros, in their place."""
+    if rows.dtype == tf.int32:
+        # TensorFlow joins and chooses int32 in the host's memory, and floats where they are.
+        bits = [tf.bitcast(each, tf.float32) for each in (rows, others)]
+        return tf.bitcast(_or_padding(*bits), tf.int32)
+    shape = tf.concat([[1], tf.shape(rows)[1:]], 0)
+    zeros = tf.zeros(shape, rows.dtype)
+    found = tf.cond(tf.shape(rows)[0] > 0, lambda: rows, lambda: tf.concat([others, zeros], 0)[:1])
+    if rows.shape.rank is None:
+        return found
+    return tf.ensure_shape(found, [None, *rows.shape[1:]])

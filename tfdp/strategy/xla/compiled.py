@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfdp.strategy.programs.arguments import Arguments
-from tfdp.strategy.programs.function_outputs import FunctionOutputs
+from tfdp.strategy.programs.function_outputs import FunctionOutputs, unrecorded
 from tfdp.strategy.programs.one_device_function import AbstractOneDeviceFunction
-from tfdp.strategy.programs.outer_tapes import unrecorded
 from tfdp.strategy.programs.plain_arguments import plain
 from tfdp.strategy.xla import precision, refusals, warnings
 from tfdp.strategy.xla.call_arguments import PARTS, arguments_of, of_whole, placeholder, rows_of

@@ -15,8 +15,7 @@ import tensorflow as tf
 from tfdp import keras as tfdp_keras
 from tfdp.errors import PartitionError
 from tfdp.strategy.programs import tracing
-from tfdp.strategy.programs.function_outputs import FunctionOutputs
-from tfdp.strategy.programs.outer_tapes import unrecorded
+from tfdp.strategy.programs.function_outputs import FunctionOutputs, unrecorded
 from tfdp.strategy.xla import refusals
 from tfdp.strategy.xla._tensorflow import GraphOrParentsInXlaContext
 from tfdp.strategy.xla.call_arguments import arguments_of
