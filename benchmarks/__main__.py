@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from benchmarks.activations import add_activations
 from benchmarks.checkpoint_cost import add_checkpoint
+from benchmarks.compile_ahead import add_compile_ahead
 from benchmarks.compression import add_compression
 from benchmarks.compression_cost import add_compression_cost
 from benchmarks.convergence.commands import add_accuracy_by_bytes, add_convergence
@@ -29,7 +30,6 @@ from benchmarks.slow_links import add_slow_links
 from benchmarks.slow_ranks import add_slow_ranks
 from benchmarks.synchronization import add_synchronization
 from benchmarks.telemetry import add_telemetry
-from benchmarks.tpu import add_tpu
 from benchmarks.versions import add_versions
 from tfdp.base.command_line import add_command, require, set_environment
 
@@ -61,6 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
         add_activations,
         add_all,
         add_checkpoint,
+        add_compile_ahead,
         add_compression,
         add_compression_cost,
         add_convergence,
@@ -81,7 +82,6 @@ def build_parser() -> argparse.ArgumentParser:
         add_slow_ranks,
         add_synchronization,
         add_telemetry,
-        add_tpu,
         add_versions,
     ):
         add(commands)

@@ -39,10 +39,11 @@ COMMANDS: Mapping[str, str] = {
     "versions": "python -m benchmarks versions --environments {folder}/environments",
     "costs": "python -m benchmarks costs",
     "keras-on-jax": "python -m benchmarks keras-on-jax",
-    "tpu": "python -m benchmarks tpu",
-    "tpu-sharded": "python -m benchmarks tpu --models mlp --topologies v5e:2x4 --shard optimizer",
-    "tpu-bfloat16": "python -m benchmarks tpu --models transformer --topologies v5e:2x4 "
-    "--dtype-policy mixed_bfloat16",
+    "compile-ahead": "python -m benchmarks compile-ahead",
+    "compile-ahead-sharded": "python -m benchmarks compile-ahead --models mlp "
+    "--topologies v5e:2x4 --shard optimizer",
+    "compile-ahead-bfloat16": "python -m benchmarks compile-ahead --models transformer "
+    "--topologies v5e:2x4 --dtype-policy mixed_bfloat16",
     "optimizers": "python -m benchmarks optimizers --rounds 20",
     "normalization": "python -m benchmarks normalization",
     "normalization-mpi": "tfdp run -n 2 --engine mpi -- python -m benchmarks normalization",

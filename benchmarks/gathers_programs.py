@@ -17,6 +17,7 @@ from benchmarks.gathers import LENGTH, REPLICAS, Sent
 from tfdp.partition import Batch, Exchanged, ReplicaProgram, purposes
 from tfdp.partition.explain.collective_order import CollectiveOrder
 from tfdp.partition.sizes import evaluated
+from tfdp.strategy.programs.program_build import ProgramBuild
 from tfdp.strategy.programs.program_trace import ProgramTrace
 
 
@@ -50,14 +51,13 @@ def sent_by(name: str, run: Callable[[tf.distribute.Strategy], Any]) -> list[Sen
     """
     strategy = tfdp.DataParallelStrategy([f"CPU:{index}" for index in range(REPLICAS)])
     found: list[Sent] = []
-    usual = ProgramTrace.calls_of
+    usual = ProgramBuild.__init__
 
-    def noting(self: ProgramTrace, *args: Any, **kwargs: Any) -> Any:
-        calls = usual(self, *args, **kwargs)
-        found.extend(_beyond_gradients(name, calls.explained, self.source))
-        return calls
+    def noting(self: ProgramBuild, trace: ProgramTrace, *args: Any) -> None:
+        usual(self, trace, *args)
+        found.extend(_beyond_gradients(name, self.explained, trace.source))
 
-    with mock.patch.object(ProgramTrace, "calls_of", noting):
+    with mock.patch.object(ProgramBuild, "__init__", noting):
         partitioners_programs.trained(run, strategy)
     return found
 

@@ -10,7 +10,7 @@ import tfdp
 from tfdp.communication.replicas import checksums
 from tfdp.data.distributed import counts_in_shapes
 from tfdp.partition.finish import registration
-from tfdp.strategy.programs import program_call, reduction_order
+from tfdp.strategy.programs import reduction_order, replica_rows
 
 layers = keras.layers
 LENGTHS = {"even": 16, "uneven": 15}
@@ -60,7 +60,7 @@ def as_on_gpus(monkeypatch):
         return tf.DeviceSpec.from_string(device).replace(device_index=0).to_string()
 
     monkeypatch.setattr(registration, "host_of", host_of)
-    monkeypatch.setattr(program_call, "host_of", host_of)
+    monkeypatch.setattr(replica_rows, "host_of", host_of)
     monkeypatch.setattr(counts_in_shapes, "needed_by", lambda devices: True)
     monkeypatch.setattr(reduction_order, "is_any", lambda devices: True)
 

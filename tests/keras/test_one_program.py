@@ -63,6 +63,8 @@ def test_the_strategy_explains_a_models_steps():
         strategy.explain(model)
     with pytest.raises(ValueError, match="but received 'train'"):
         strategy.explain(model, "train")
+    with pytest.raises(tfdp.errors.ScopeError, match="made outside it"):
+        strategy.explain(small(tf.distribute.get_strategy()))
     model.fit(X, Y[:, :1], verbose=0)
     model.predict(X, verbose=0)
     found = strategy.explain(model)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tfdp
 from tfdp.partition.finish import registration
-from tfdp.strategy.programs import program_call
+from tfdp.strategy.programs import replica_rows
 
 # What compares, counts and decides.
 DECIDING = {
@@ -39,7 +39,7 @@ def host(monkeypatch):
         return tf.DeviceSpec.from_string(device).replace(device_index=0).to_string()
 
     monkeypatch.setattr(registration, "host_of", host_of)
-    monkeypatch.setattr(program_call, "host_of", host_of)
+    monkeypatch.setattr(replica_rows, "host_of", host_of)
 
 
 def graphs_within(graph):

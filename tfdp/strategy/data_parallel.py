@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from tfdp.base import bucketing, determinism, machine
 from tfdp.cluster import run_status, tf_config
 from tfdp.communication import collectives
 from tfdp.communication.engines import communication_hint
-from tfdp.communication.replicas import OneProcess, ProcessGroup, one_device
+from tfdp.communication.replicas import OneProcess, ProcessGroup
 from tfdp.compression import Compression, UpdateCompression
 from tfdp.compression.exchange import ExchangeOptions
 from tfdp.data.distributed import batch_sharding
@@ -226,6 +227,9 @@ class DataParallelStrategy(OneDevicePrograms):
             bucket_bytes=bucket_bytes or _bucket_bytes_of(topology),
             exchange=ExchangeOptions(compression, synchronization, shard),
             around_replicas=tfdp_keras.around_replicas,
+            around_traces=functools.partial(
+                tfdp_keras.of_each_replica, batch_normalization == "per_replica"
+            ),
         )
         self.adapter_state = tfdp_keras.StrategyState()
         self.compression = compression
@@ -252,20 +256,6 @@ class DataParallelStrategy(OneDevicePrograms):
         keep_freed_memory()
         run_status.tell(made=True)
         determinism.note_strategy_made()
-
-    @property
-    def rank(self) -> int:
-        """The rank of this process in the cluster; 0 where it is alone."""
-        return self.extended.processes.rank
-
-    @property
-    def world_size(self) -> int:
-        """The number of processes in the cluster; 1 where this one is alone.
-
-        >>> DataParallelStrategy(devices=["CPU:0", "CPU:1"]).world_size
-        1
-        """
-        return self.extended.processes.world_size
 
     def describe(self) -> dict[str, Any]:
         """Describes the strategy for `tfdp.write_manifest` and logs, as JSON.
@@ -307,13 +297,6 @@ class DataParallelStrategy(OneDevicePrograms):
 
     # `MirroredExtended` reads this key for collectives of its own, which are not used here.
     _collective_key_base = 0
-
-    @property
-    def num_replicas_in_sync(self) -> int:
-        """The number of replicas whose gradients are summed."""
-        if one_device.is_traced():
-            return 1
-        return super().num_replicas_in_sync
 
     def scope(self) -> Any:
         """Opens the scope in which variables get a copy on every device.

@@ -76,6 +76,7 @@ class DataParallelExtended(CrossReplica, HasReplicas):
       exchange: What the replicas exchange in a training.
       around_replicas: Makes the context around a replica function from the function, the strategy
         and its replicas.
+      around_traces: Makes the context around the trace of a program for one device.
     """
 
     replicas: StrategyReplicas
@@ -94,6 +95,7 @@ class DataParallelExtended(CrossReplica, HasReplicas):
             [ReplicaFunction, tf.distribute.Strategy, Replicas],
             contextlib.AbstractContextManager[ReplicaFunction],
         ],
+        around_traces: Callable[[], contextlib.AbstractContextManager[None]],
     ) -> None:
         self.processes = processes
         self._name = f"strategy {strategy_number}"
@@ -113,7 +115,13 @@ class DataParallelExtended(CrossReplica, HasReplicas):
             self.worker_devices, processes, self._between, self._reducer(), exchange
         )
         self.programs = ProgramContext(
-            self._engine, self.replicas, self._agreement, self._between, self._as_replica
+            container,
+            self._engine,
+            self.replicas,
+            self._agreement,
+            self._between,
+            self._as_replica,
+            around_traces,
         )
 
     @property
@@ -351,8 +359,7 @@ class DataParallelExtended(CrossReplica, HasReplicas):
         are_partials: Sequence[bool],
     ) -> PartialProgram:
         """Returns a function for one device as replicas run it that have summands."""
-        strategy: Any = self._container_strategy()
-        return PartialProgram(strategy, lambda *own: function(own), specs, are_partials)
+        return PartialProgram(self.programs, lambda *own: function(own), specs, are_partials)
 
     def in_scope(self) -> contextlib.AbstractContextManager[None]:
         """Leaves what is being traced, and enters the scope."""

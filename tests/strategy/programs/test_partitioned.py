@@ -1,5 +1,6 @@
 """`strategy.partitioned`: what its callers see. What programs compute is in `tests/partition`."""
 
+import dataclasses
 import gc
 import logging
 import math
@@ -177,6 +178,32 @@ def test_a_method_is_that_of_its_object(strategy):
     del one
     gc.collect()
     assert reference() is None
+
+
+def test_a_method_may_be_of_an_object_that_has_no_other_name(strategy):
+    class Scale:
+        factor = 3.0
+
+        @strategy.partitioned
+        def scaled(self, x):
+            return tf.reduce_sum(x) * self.factor
+
+    assert float(Scale().scaled(tf.ones([4]))) == 12.0
+
+
+def test_objects_that_are_equal_have_methods_of_their_own(strategy):
+    @dataclasses.dataclass
+    class Scale:  # which has no hash, too
+        name: str
+        factor: float = dataclasses.field(compare=False)
+
+        @strategy.partitioned
+        def scaled(self, x):
+            return tf.reduce_sum(x) * self.factor
+
+    scales = [Scale("a", 3.0), Scale("a", 5.0)]
+    assert scales[0] == scales[1]
+    assert [float(each.scaled(tf.ones([4]))) for each in scales] == [12.0, 20.0]
 
 
 def test_it_composes_with_functions_loops_and_nested_ones(strategy):

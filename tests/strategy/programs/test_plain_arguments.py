@@ -22,6 +22,7 @@ X = tf.reshape(tf.range(12.0), [4, 3])
         ((X,), ([X],)),
         (([X],), ((X,),)),
         (({"a": X},), ({"b": X},)),
+        (({"a": X, "b": X},), ({"b": X, "a": X},)),
         ((X, 1), (X, True)),
         ((X, 1), (X, 1.0)),
         ((X, None), (X,)),
@@ -29,15 +30,15 @@ X = tf.reshape(tf.range(12.0), [4, 3])
     ],
 )
 def test_calls_that_differ_have_keys_that_differ(one, other):
-    assert plain(one, {}).key != plain(other, {}).key
-    assert plain(one, {}).key != plain((), {"x": one}).key
-    assert plain(one, {}).key == plain(one, {}).key
+    assert plain((one, {})).key != plain((other, {})).key
+    assert plain((one, {})).key != plain(((), {"x": one})).key
+    assert plain((one, {})).key == plain((one, {})).key
 
 
 def test_tensors_are_in_the_order_of_nests():
     args, kwargs = ({"b": X, "a": (2 * X, 3)}, [3 * X]), {"z": 4 * X, "c": {"y": 5 * X, "x": 6 * X}}
     flat = [each for each in tf.nest.flatten((args, kwargs)) if tf.is_tensor(each)]
-    found = plain(args, kwargs).tensors
+    found = plain((args, kwargs)).tensors
     assert all(a is b for a, b in zip(found, flat, strict=True))
 
 
@@ -53,7 +54,7 @@ def test_tensors_are_in_the_order_of_nests():
     ],
 )
 def test_others_are_looked_at(other):
-    assert plain((X, [other]), {}) is None
+    assert plain((X, [other])) is None
 
 
 def test_a_function_looks_once_at_arguments_of_each_kind(monkeypatch):

@@ -3,12 +3,13 @@
 import pytest
 import tensorflow as tf
 
+from tfdp.strategy._tensorflow_programs import context
 from tfdp.strategy.xla._tensorflow import (
     OneDeviceExtended,
     ResourceVariable,
-    context,
     eager_mode,
     is_compiled,
+    known_by_name,
 )
 from tfdp.strategy.xla.device_variables import DeviceVariable, adopt
 from tfdp.strategy.xla.substitutes import is_stood_for
@@ -51,11 +52,10 @@ def test_xla_has_not_what_others_stand_for(type_):
     assert not is_compiled(type_)  # else nothing need stand for it
 
 
-def test_a_function_is_known_by_its_name_until_it_is_taken_away():
+def test_a_function_is_known_by_its_name_within_the_context():
     doubled = tf.function(lambda x: 2 * x).get_concrete_function(tf.TensorSpec([])).function_def
     doubled.signature.name += "_under_another_name"
     name = doubled.signature.name
-    context().add_function_def(doubled)
-    assert context().has_function(name)
-    context().remove_function(name)
+    with known_by_name([doubled]):
+        assert context().has_function(name)
     assert not context().has_function(name)

@@ -10,7 +10,6 @@ import atexit
 import contextlib
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -217,17 +216,6 @@ class ClusterProcesses(Meetings):
         self.counters.step()
 
     # ---- failing
-
-    def fail(self, error: Exception) -> None:
-        """Tells all ranks of `error`, with which they end."""
-        self.board.fail(error)
-
-    def failure(self, within_seconds: float) -> Exception | None:
-        """Waits for word of an error in the cluster, which may follow one here, and returns it."""
-        deadline = time.monotonic() + within_seconds
-        while self.board.failure is None and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return self.board.failure
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from tfdp.base import threads
@@ -72,6 +73,21 @@ class Meetings:
                         f"on rank {rank}. Give all ranks the same script and data."
                         f"{threads.hint()}"
                     )
+
+    def fail(self, error: Exception) -> None:
+        """Tells all ranks of `error`, with which they end."""
+        self.board.fail(error)
+
+    def failure(self, within_seconds: float) -> Exception | None:
+        """Waits for word of an error in the cluster, which may follow one here, and returns it."""
+        deadline = time.monotonic() + within_seconds
+        while self.board.failure is None and time.monotonic() < deadline:
+            self._look_for_lost()
+            time.sleep(0.05)
+        return self.board.failure
+
+    def _look_for_lost(self) -> None:
+        """Takes note of ranks that are lost, where nothing else does."""
 
     def adopt_random_states(self) -> None:
         """Adopts rank 0's random states of Python and NumPy; all ranks must call it."""

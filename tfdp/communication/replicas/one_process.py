@@ -96,8 +96,9 @@ class OneProcess:
     def fail(self, error: Exception) -> None:
         """Does nothing, for there is no other process to tell."""
 
-    def failure(self, within_seconds: float) -> None:
+    def failure(self, within_seconds: float) -> Exception | None:
         """Returns None, for there is no other process that could fail."""
+        return None
 
     def explained(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context that raises errors as they are, and the first one of collectives.

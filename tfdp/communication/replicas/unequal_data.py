@@ -59,8 +59,12 @@ def found_in(error: Exception) -> tuple[str, list[int]] | None:
 
 
 @contextlib.contextmanager
-def explained(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Raises RankMismatchError, which names the ranks, if a graph finds that their data differ."""
+def explained(rank: int) -> Iterator[None]:
+    """Raises RankMismatchError, which names the ranks, if a graph finds that their data differ.
+
+    Args:
+      rank: The rank of this process.
+    """
     try:
         yield
     except tf.errors.InvalidArgumentError as error:
@@ -69,14 +73,14 @@ def explained(strategy: tf.distribute.Strategy) -> Iterator[None]:
             found = re.search(re.escape(text) + r"(?:\] \[\[?|'\n)([\d., ]+)", str(error))
             if found is not None:
                 numbers = [int(float(number)) for number in re.findall(r"[\d.]+", found[1])]
-                raise RankMismatchError(_described(text, numbers, strategy)) from error
+                raise RankMismatchError(_described(text, numbers, rank)) from error
         different = found_in(error)
         if different is not None:
-            raise RankMismatchError(_told_apart(*different, strategy)) from error
+            raise RankMismatchError(_told_apart(*different, rank)) from error
         raise
 
 
-def _described(text: str, numbers: list[int], strategy: tf.distribute.Strategy) -> str:
+def _described(text: str, numbers: list[int], own: int) -> str:
     if text == ENDED:
         over = " and ".join(str(rank) for rank, left in enumerate(numbers) if not left)
         what = f"as many batches as the others, but the data of rank {over} ended before theirs"
@@ -84,29 +88,29 @@ def _described(text: str, numbers: list[int], strategy: tf.distribute.Strategy) 
         each = [f"{number} on rank {rank}" for rank, number in enumerate(numbers)]
         what = f"the same batches, but the examples in one are {', '.join(each)}"
     return (
-        f"Rank {strategy.rank}: every rank must have {what}. Give all ranks the same dataset: each "
+        f"Rank {own}: every rank must have {what}. Give all ranks the same dataset: each "
         f"takes its share of every batch by itself.{threads.hint()}"
     )
 
 
-def _told_apart(name: str, numbers: Sequence[int], strategy: tf.distribute.Strategy) -> str:
+def _told_apart(name: str, numbers: Sequence[int], own: int) -> str:
     others = " and ".join(str(rank) for rank, number in enumerate(numbers) if number != numbers[0])
     if name == PROGRAM:
         return (
-            f"Rank {strategy.rank}: every rank must call a partitioned function with the same "
+            f"Rank {own}: every rank must call a partitioned function with the same "
             f"values, but those of Python among its arguments, or what it computes of them, are "
             f"others on rank {others} than on rank 0. Compute them from what is the same on all "
             f"ranks.{threads.hint()}"
         )
     if name == GRADIENTS:
         return (
-            f"Rank {strategy.rank}: in a loop that knows nothing of replicas every rank must be "
+            f"Rank {own}: in a loop that knows nothing of replicas every rank must be "
             f"given the same batches, but the gradients on rank {others} are others than on rank "
             "0. Give all ranks the same dataset, in the same order; or decorate the step with "
             f"`@strategy.partitioned`, which has each rank compute its share.{threads.hint()}"
         )
     return (
-        f"Rank {strategy.rank}: every rank must be given the same global batches, of which each "
+        f"Rank {own}: every rank must be given the same global batches, of which each "
         f"takes its own share, but the first or last rows of {name} in one are others on rank "
         f"{others} than on rank 0. Give all ranks the same dataset, in the same order: no `shard`, "
         "one seed for what shuffles, draws or generates. Or let each rank read examples of its own "

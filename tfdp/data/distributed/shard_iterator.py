@@ -93,7 +93,11 @@ class ShardIterator(DistributedIterator):
           RankMismatchError: The data of some ranks ended before that of others, or are others; in
             a graph an `InvalidArgumentError` says so.
         """
-        with explained(self._feed), self._clock() as clock, unequal_data.explained(self._strategy):
+        with (
+            explained(self._feed),
+            self._clock() as clock,
+            unequal_data.explained(self._strategy.rank),
+        ):
             if tf.executing_eagerly() and not self._must_agree:
                 # The devices fetch one after the other, so the first error is the cause.
                 elements = self._next_elements()

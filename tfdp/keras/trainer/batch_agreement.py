@@ -71,7 +71,7 @@ def checked(
 def explained(strategy: Any) -> Iterator[None]:
     """Raises RankMismatchError, which names the ranks and the data, if a step finds that."""
     try:
-        with unequal_data.explained(strategy):
+        with unequal_data.explained(strategy.rank):
             yield
     except RankMismatchError as error:
         found = None if error.__cause__ is None else unequal_data.found_in(error.__cause__)

@@ -5,7 +5,8 @@ Keras' own code loops over epochs and asks for a batch at a time, or `steps_per_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -36,7 +37,7 @@ def made(model: keras.Model, step_function: Callable[..., Any]) -> Callable[...,
         counted = meter.counted(iter(iterator))
         batches, error = _taken(counted, model.steps_per_execution)
         outputs = None
-        for alike in _in_runs(batches):
+        for _, alike in itertools.groupby(batches, _shapes):
             outputs = program.run([((batch,), {}) for batch in alike])
         if error is not None:
             raise error
@@ -68,10 +69,13 @@ def made_to_predict(model: keras.Model) -> Callable[..., Any]:
     return function
 
 
-def compile_ahead(model: keras.Model, batch: Any, method: str) -> Any:
+def compile_ahead(
+    strategy: tf.distribute.Strategy, model: keras.Model, batch: Any, method: str
+) -> Any:
     """Compiles the step of a method without running it, and returns what that has shown.
 
     Args:
+      strategy: The strategy.
       model: The model.
       batch: A batch, with `tf.TensorSpec` in place of tensors, or tensors.
       method: "fit", "evaluate" or "predict".
@@ -79,7 +83,9 @@ def compile_ahead(model: keras.Model, batch: Any, method: str) -> Any:
     Raises:
       ValueError: The method is another one, Keras has not compiled the model, or it runs eagerly.
       TypeError: The batch has what is no tensor, array or specification.
+      ScopeError: The model was made outside of the strategy's scope.
     """
+    scope_errors.check_asked(strategy, model)
     steps_of(model, method)
     if method != "predict" and not model.compiled:
         raise ValueError(
@@ -154,18 +160,6 @@ def _plain(batch: Any) -> Any:
     return tf.nest.map_structure(
         lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch
     )
-
-
-def _in_runs(batches: Sequence[Any]) -> Iterator[list[Any]]:
-    """Yields successive batches of the same shapes together."""
-    run: list[Any] = []
-    for batch in batches:
-        if run and _shapes(run[0]) != _shapes(batch):
-            yield run
-            run = []
-        run.append(batch)
-    if run:
-        yield run
 
 
 def _shapes(batch: Any) -> list[Any]:

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tfdp.base.recording import Recorder
 from tfdp.communication.engines import are_gpus
 from tfdp.communication.replicas import BatchShard, sharder_of
-from tfdp.keras import step_recording
+from tfdp.keras import scope_errors, step_recording
 from tfdp.keras.divergent_variables import check_round_ended
 from tfdp.keras.trainer import batch_agreement
 
@@ -81,16 +81,19 @@ def make_predict_function(original: Callable[..., Any], model: keras.Model) -> N
     model.predict_function = function
 
 
-def explain(model: keras.Model, method: str) -> Any:
+def explain(strategy: tf.distribute.Strategy, model: keras.Model, method: str) -> Any:
     """Returns what a step of a model exchanges, and why, as it was traced last.
 
     Args:
+      strategy: The strategy.
       model: The model.
       method: "fit", "evaluate" or "predict".
 
     Raises:
       ValueError: The method was not called yet under the model's strategy, or is another one.
+      ScopeError: The model was made outside of the strategy's scope.
     """
+    scope_errors.check_asked(strategy, model)
     steps = steps_of(model, method)
     found = None if steps is None else steps.explain()
     if found is None:

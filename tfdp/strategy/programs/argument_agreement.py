@@ -27,7 +27,7 @@ class ArgumentAgreement:
       captured: What it captures.
       cut: How its arguments are cut; those in parts are each process' own.
       called: What they are called.
-      support: Knows the processes.
+      context: Knows the processes.
 
     Attributes:
       names: What the numbers are of.
@@ -39,7 +39,7 @@ class ArgumentAgreement:
         captured: Captured,
         cut: ArgumentSharding,
         called: Sequence[str],
-        support: ProgramContext,
+        context: ProgramContext,
     ) -> None:
         self._which = [index for index, in_parts in enumerate(cut.in_parts) if not in_parts]
         self._outside = captured.outside
@@ -49,9 +49,9 @@ class ArgumentAgreement:
             for each in self._outside
         ]
         self.names = [unequal_data.PROGRAM, *(called[index] for index in self._which), *outside]
-        self._support = support
-        self._process = support.first_rank // len(support.devices)
-        self._spec = tf.TensorSpec([support.num_processes, len(self.names)], tf.float32)
+        self._context = context
+        self._process = context.first_rank // len(context.devices)
+        self._spec = tf.TensorSpec([context.processes.world_size, len(self.names)], tf.float32)
 
     @property
     def of_program(self) -> tuple[tf.TensorSpec, Sequence[str]] | None:
@@ -60,7 +60,7 @@ class ArgumentAgreement:
         Where a process has several replicas, one that finds a difference would end the others' sum,
         and those of other processes would wait for it.
         """
-        return (self._spec, self.names) if len(self._support.devices) == 1 else None
+        return (self._spec, self.names) if len(self._context.devices) == 1 else None
 
     def row(self, arguments: Sequence[Sequence[tf.Tensor]], program: int) -> tf.Tensor:
         """Returns the numbers of this process in the matrix of all, and zeros for the others'.
@@ -75,7 +75,7 @@ class ArgumentAgreement:
 
     def checks(self, arguments: Sequence[Sequence[tf.Tensor]], program: int) -> list[tf.Operation]:
         """Returns what fails unless all processes tell the same, see `row`."""
-        by_rank = self._support.of_all_processes(self._numbers(arguments, program))
+        by_rank = self._context.of_all_processes(self._numbers(arguments, program))
         return unequal_data.checks(by_rank, self.names)
 
     def _numbers(self, arguments: Sequence[Sequence[tf.Tensor]], program: int) -> tf.Tensor:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, Self
+
+import tensorflow as tf
+
+from tfdp.partition import REPLICATED, Batch, Layout, Sharded
 
 
 class Irregular(NamedTuple):
@@ -84,3 +88,74 @@ class ArgumentSharding(NamedTuple):
             for number, parts in zip(self.batches, self.in_parts, strict=True)
         ]
         return self._replace(batches=tuple(kept))
+
+
+class ArgumentLayouts(NamedTuple):
+    """The layouts of a program's arguments, as they are cut.
+
+    Attributes:
+      cut: How they are cut. Shares of batches hold a row also where only this replica has no
+        example. How many examples all replicas have of each batch is the first argument of a call
+        then.
+      specs: Their specifications.
+      layouts: Their layouts.
+      batches: The batches that they are cut by, by the numbers that `cut` gives them.
+    """
+
+    cut: ArgumentSharding
+    specs: Sequence[tf.TensorSpec]
+    layouts: Sequence[Layout]
+    batches: Mapping[int, Batch]
+
+    @classmethod
+    def of(cls, cut: ArgumentSharding, specs: Sequence[tf.TensorSpec]) -> Self:
+        """Returns the layouts that a cut gives arguments of these specifications."""
+        made: dict[int, Batch] = {}
+        found: list[Layout] = []
+        for spec, number, regular in zip(specs, cut.batches, cut.are_regular, strict=True):
+            if number is None:
+                found.append(REPLICATED)
+                continue
+            if number not in made:
+                made[number] = Batch(f"batch_{number}", spec.shape[0] if regular else None)
+            found.append(Sharded(0, made[number]) if regular else REPLICATED)
+        for each in cut.irregular:
+            entries = Batch(f"entries_{each.first}")
+            for index in each.cut:
+                found[index] = Sharded(0, entries)
+        return cls(cut, specs, found, made)
+
+    @property
+    def may_be_empty(self) -> bool:
+        """Whether a replica's rows may be without values."""
+        return self.cut.may_be_empty or bool(self.cut.irregular)
+
+    @property
+    def irregular(self) -> list[tuple[Irregular, Batch]]:
+        """The ragged and sparse tensors, each with the batch that its rows are."""
+        return [
+            (each, self.batches[number])
+            for each in self.cut.irregular
+            if (number := self.cut.batches[each.first]) is not None
+        ]
+
+    def along(
+        self, arguments: Sequence[Sequence[tf.Tensor]]
+    ) -> Iterator[tuple[Layout, Sequence[tf.Tensor], bool, bool]]:
+        """Yields of each argument the layout, its parts, and whether it is in parts and regular."""
+        cut = self.cut
+        return zip(self.layouts, arguments, cut.in_parts, cut.are_regular, strict=True)
+
+    def signature(self, num_local: int) -> list[list[tf.TensorSpec]]:
+        """Returns of each argument the specifications of its parts on so many local replicas."""
+        return [
+            [_of_part(spec)] * num_local if in_parts else [spec]
+            for spec, in_parts in zip(self.specs, self.cut.in_parts, strict=True)
+        ]
+
+
+def _of_part(spec: tf.TensorSpec) -> tf.TensorSpec:
+    """Returns the specification of a replica's part of a tensor, which has other rows."""
+    if not spec.shape.rank:
+        return spec
+    return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)

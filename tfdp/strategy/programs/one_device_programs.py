@@ -14,10 +14,39 @@ from tfdp.base import tracebacks
 from tfdp.communication.replicas import one_device
 from tfdp.partition import Explanation
 from tfdp.strategy.programs.partitioned import Partitioned
-from tfdp.strategy.programs.program_options import ProgramOptions
+from tfdp.strategy.programs.program_trace import ProgramOptions
 
 
-class OneDevicePrograms(tf.distribute.Strategy):
+class OneDeviceView(tf.distribute.Strategy):
+    """A strategy of which programs that are written for one device see one replica."""
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """The number of replicas, which each have a device; 1 in a program of one device."""
+        return 1 if one_device.is_traced() else self.extended.num_replicas
+
+    @property
+    def rank(self) -> int:
+        """The rank of this process in the cluster; 0 where it is alone.
+
+        >>> import tfdp
+        >>> tfdp.XLAStrategy().rank
+        0
+        """
+        return self.extended.processes.rank
+
+    @property
+    def world_size(self) -> int:
+        """The number of processes in the cluster; 1 where this one is alone.
+
+        >>> import tfdp
+        >>> tfdp.DataParallelStrategy(devices=["CPU:0", "CPU:1"]).world_size
+        1
+        """
+        return self.extended.processes.world_size
+
+
+class OneDevicePrograms(OneDeviceView):
     """A strategy whose replicas run programs that are written for one device together.
 
     While such a program is traced, the strategy's own methods mean what they mean on one device.
@@ -66,6 +95,7 @@ class OneDevicePrograms(tf.distribute.Strategy):
 
         Raises:
           ValueError: The method has run no step yet, or only eager ones.
+          ScopeError: The model was made outside of the scope.
 
         >>> import keras, numpy as np, tfdp
         >>> strategy = tfdp.DataParallelStrategy(devices=["CPU:0", "CPU:1"])
@@ -76,7 +106,7 @@ class OneDevicePrograms(tf.distribute.Strategy):
         >>> [(each.kind, each.size_bytes) for each in strategy.explain(model).collectives]
         [('sum', 28)]
         """
-        return tfdp_keras.explain(model, method)
+        return tfdp_keras.explain(self, model, method)
 
     def partitioned(
         self,
@@ -140,4 +170,4 @@ class OneDevicePrograms(tf.distribute.Strategy):
                 jit_compile=jit_compile,
             )
         options = ProgramOptions(keep_rows=sharded, jit_compile=bool(jit_compile), compares=True)
-        return Partitioned(self, function, input_signature, options)
+        return Partitioned(self.extended.programs, function, input_signature, options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
@@ -12,12 +12,10 @@ from tfdp.communication.replicas import unequal_data
 from tfdp.partition import PARTIAL, REPLICATED
 from tfdp.partition.per_replica_call import outermost
 from tfdp.strategy._tensorflow_programs import stop_recording
-from tfdp.strategy.programs.argument_sharding import ArgumentSharding
-from tfdp.strategy.programs.program_options import ProgramOptions
-from tfdp.strategy.programs.program_trace import ProgramTrace
-
-if TYPE_CHECKING:
-    from tfdp.strategy.data_parallel import DataParallelStrategy
+from tfdp.strategy.programs.argument_sharding import ArgumentLayouts, ArgumentSharding
+from tfdp.strategy.programs.program_call import ProgramCall
+from tfdp.strategy.programs.program_context import ProgramContext
+from tfdp.strategy.programs.program_trace import ProgramOptions, ProgramTrace
 
 # By how much the squares of norms may differ that processes compute of one batch.
 _ROUNDING = 0.01
@@ -32,7 +30,7 @@ class PartialProgram:
     It is traced once, and not run.
 
     Args:
-      strategy: The strategy.
+      context: Has the replicas.
       function: The function of flat tensors.
       specs: Their specifications.
       are_summands: Of each whether replicas have summands of it; else all have the whole.
@@ -40,19 +38,19 @@ class PartialProgram:
 
     def __init__(
         self,
-        strategy: DataParallelStrategy,
+        context: ProgramContext,
         function: Callable[..., Any],
         specs: Sequence[tf.TensorSpec],
         are_partials: Sequence[bool],
     ) -> None:
-        self._strategy, self._extended = strategy, strategy.extended
+        self._context = context
         options = ProgramOptions(keep_rows=False, jit_compile=False)
-        trace = ProgramTrace(strategy, function, specs, options)
-        self._structure = trace.source.structured_outputs
+        trace = ProgramTrace(context, function, specs, options)
+        self._outputs = trace.outputs
         cut = ArgumentSharding((None,) * len(specs), (True,) * len(specs), may_be_empty=False)
         layouts = [PARTIAL if is_partial else REPLICATED for is_partial in are_partials]
         with tf.init_scope():
-            self._calls = trace.calls_of(layouts, cut)
+            self._call = ProgramCall(trace, ArgumentLayouts(cut, specs, layouts, {}))
 
     def on_replica(self, index: int, tensors: Sequence[tf.Tensor]) -> Any:
         """Writes one replica's call into the graph that is being built; all replicas must.
@@ -65,7 +63,7 @@ class PartialProgram:
           What the function returns: whole tensors.
         """
         self._keep()
-        return self._structured(self._calls.on_replica(index, tensors))
+        return self._outputs.packed(self._call.on_replica(index, tensors))
 
     def on_all(self, parts: Sequence[Sequence[tf.Tensor]]) -> Any:
         """Runs it on all local replicas.
@@ -73,7 +71,7 @@ class PartialProgram:
         Args:
           parts: Of each tensor what each local replica has.
         """
-        return self._structured([each[0] for each in self._calls.run(*map(list, parts))])
+        return self._outputs.packed([each[0] for each in self._call.run(*map(list, parts))])
 
     def on_one(self, tensors: Sequence[tf.Tensor]) -> Any:
         """Runs it on all local replicas, outside of replica functions.
@@ -89,27 +87,21 @@ class PartialProgram:
             self._keep()
         with (
             stop_recording(),
-            unequal_data.explained(self._strategy),
+            unequal_data.explained(self._context.processes.rank),
             tf.control_dependencies(self._checks(tensors)),
         ):
-            given = list(map(self._extended.of_first, tensors))
-            return self.on_all([[each] * len(self._extended.worker_devices) for each in given])
+            given = list(map(self._context.of_first, tensors))
+            return self.on_all([[each] * len(self._context.devices) for each in given])
 
     def _checks(self, tensors: Sequence[tf.Tensor]) -> list[tf.Operation]:
         """Returns what fails if the processes have tensors of other norms."""
-        if self._extended.processes.world_size == 1:
+        if self._context.processes.world_size == 1:
             return []
         numbers = [each for each in tensors if each.dtype.is_floating or each.dtype.is_complex]
         squares = [tf.reduce_sum(tf.cast(tf.abs(each), tf.float64) ** 2) for each in numbers]
-        by_rank = self._extended.of_all_processes(tf.reduce_sum(squares)[tf.newaxis])
+        by_rank = self._context.of_all_processes(tf.reduce_sum(squares)[tf.newaxis])
         differ = tf.abs(by_rank - by_rank[:1]) > _ROUNDING * by_rank[:1]
         return unequal_data.checks(tf.cast(differ, tf.int64), [unequal_data.GRADIENTS])
 
     def _keep(self) -> None:
         _called.setdefault(outermost(tf.compat.v1.get_default_graph()), []).append(self)
-
-    def _structured(self, outputs: Sequence[tf.Tensor]) -> Any:
-        given = iter(outputs)
-        leaves = tf.nest.flatten(self._structure, expand_composites=True)
-        flat = [next(given) if tf.is_tensor(leaf) else leaf for leaf in leaves]
-        return tf.nest.pack_sequence_as(self._structure, flat, expand_composites=True)

@@ -5,128 +5,95 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
-import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfdp.base import tracebacks
 from tfdp.base.recording import Recorder
 from tfdp.communication.collectives import ended
-from tfdp.communication.replicas import BatchShard, one_device, unequal_data
+from tfdp.communication.replicas import BatchShard
 from tfdp.partition import Explanation, ProgramRecord, lines_named
 from tfdp.strategy._tensorflow import regroup
-from tfdp.strategy._tensorflow_programs import (
-    could_possibly_record,
-    stop_recording,
-)
-from tfdp.strategy.programs import argument_free_effects, graph_options, sharded_call
+from tfdp.strategy._tensorflow_programs import could_possibly_record
+from tfdp.strategy.programs import argument_free_effects, graph_options
 from tfdp.strategy.programs.arguments import Arguments
-from tfdp.strategy.programs.outer_tapes import without_gradient
+from tfdp.strategy.programs.function_outputs import unrecorded
+from tfdp.strategy.programs.one_device_function import AbstractOneDeviceFunction
 from tfdp.strategy.programs.plain_arguments import plain
 from tfdp.strategy.programs.program_call import ProgramCall
-from tfdp.strategy.programs.program_options import ProgramOptions
-from tfdp.strategy.programs.program_trace import ProgramTrace
+from tfdp.strategy.programs.program_context import ProgramContext
+from tfdp.strategy.programs.program_trace import ProgramOptions, ProgramTrace
 from tfdp.strategy.programs.row_counts import RowCounts
-
-if TYPE_CHECKING:
-    from tfdp.strategy.data_parallel import DataParallelStrategy
+from tfdp.strategy.programs.trace_calls import TraceCalls
 
 
-class Partitioned:
-    """A function for one device that all replicas of a strategy run together.
+class Partitioned(AbstractOneDeviceFunction):
+    """A function for one device that the replicas' programs compute, which are made of its traces.
 
     `tfdp.DataParallelStrategy.partitioned` makes it and says what it does.
 
     Args:
-      strategy: The strategy.
+      context: Traces it, and has the replicas.
       function: The function.
       input_signature: See `partitioned`.
       options: What its programs are asked for.
-
-    Attributes:
-      python_function: The function.
     """
 
     def __init__(
         self,
-        strategy: DataParallelStrategy,
+        context: ProgramContext,
         function: Callable[..., Any],
         input_signature: Sequence[Any] | None,
         options: ProgramOptions,
     ) -> None:
-        self._strategy, self.python_function = strategy, function
+        super().__init__(function)
+        self._context = context
         self._signature = None if input_signature is None else tuple(input_signature)
         self._options = options
-        self._traces: dict[Any, list[ProgramTrace]] = {}
+        self._traces: dict[Any, list[TraceCalls]] = {}
         self._asks_for_sizes: set[Any] = set()
         # By what arguments are, those of calls that need no look at them again.
         self._known: dict[Hashable, tuple[ProgramTrace, ProgramCall]] = {}
-        self._methods: weakref.WeakKeyDictionary[Any, Partitioned] = weakref.WeakKeyDictionary()
         self._latest: ProgramCall | None = None
         self._latest_trace: ProgramTrace | None = None
         self._without_arguments: dict[ProgramTrace, Partitioned | None] = {}
-        functools.update_wrapper(self, function)
 
-    def __get__(self, owner: Any, kind: type | None = None) -> Partitioned:
-        """Returns the method of an object, as a decorated function in a class is asked for."""
-        if owner is None:
-            return self
-        if owner not in self._methods:
-            function, reference = self.python_function, weakref.ref(owner)
+    def _like(self, function: Callable[..., Any]) -> Partitioned:
+        return Partitioned(self._context, function, self._signature, self._options)
 
-            @functools.wraps(function)
-            def method(*args: Any, **kwargs: Any) -> Any:
-                return function(reference(), *args, **kwargs)
-
-            self._methods[owner] = Partitioned(
-                self._strategy, method, self._signature, self._options
-            )
-        return self._methods[owner]
-
-    @tf.autograph.experimental.do_not_convert
-    @tracebacks.filtered
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the function on the whole batch, as its replicas' programs do together."""
-        if one_device.is_traced():
-            return self.python_function(*args, **kwargs)  # part of the program around it
-        if tf.executing_eagerly():
-            # In a cluster what ended a collective is told by the rank that it began on.
-            processes = self._strategy.extended.processes
-            with processes.explained(), unequal_data.explained(self._strategy):
-                try:
-                    return self._called_eagerly(args, kwargs)
-                except tf.errors.OpError as error:
-                    raise self.naming_lines(error) from None
-        arguments = Arguments(args, kwargs)
-        return self._called(self._trace(arguments), arguments)
+    def _called(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if not tf.executing_eagerly():
+            arguments = Arguments(args, kwargs)
+            return self._called_with(self._calls(arguments), arguments)
+        with self._context.explained():
+            try:
+                return self._called_eagerly(args, kwargs)
+            except tf.errors.OpError as error:
+                raise self.naming_lines(error) from None
 
     def _called_eagerly(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        given = plain(args, kwargs)
+        given = plain((args, kwargs))
         if given is not None and given.key in self._known and not could_possibly_record():
-            trace, calls = self._latest_trace, self._latest = self._known[given.key]
-            return trace.packed(_joined(calls.run(*([each] for each in given.tensors))))
+            trace, call = self._latest_trace, self._latest = self._known[given.key]
+            return trace.outputs.packed(_joined(call.run(*([each] for each in given.tensors))))
         arguments = Arguments(args, kwargs)
-        trace = self._trace(arguments)
-        outputs = self._called(trace, arguments)
+        calls = self._calls(arguments)
+        outputs = self._called_with(calls, arguments)
         if given is not None and self._latest is not None:
-            self._known[given.key] = trace, self._latest
+            self._known[given.key] = calls.trace, self._latest
         return outputs
 
-    def _called(
-        self, trace: ProgramTrace, arguments: Arguments, counts: RowCounts | None = None
+    def _called_with(
+        self, calls: TraceCalls, arguments: Arguments, counts: RowCounts | None = None
     ) -> Any:
-        self._latest_trace = trace
-        if could_possibly_record():
-            with stop_recording():
-                outputs = self._run(trace, arguments, counts)
-            inputs = [part for parts in arguments.parts for part in parts] + trace.values()
-            outputs = without_gradient(inputs, outputs)
-        else:
-            outputs = self._run(trace, arguments, counts)
-        return trace.packed(outputs)
+        trace = self._latest_trace = calls.trace
+        outputs = unrecorded(
+            functools.partial(self._run, calls, arguments, counts),
+            lambda: [part for parts in arguments.parts for part in parts] + trace.values(),
+        )
+        return trace.outputs.packed(outputs)
 
     @tf.autograph.experimental.do_not_convert
     def on_shares(self, cut: BatchShard) -> Any:
@@ -136,9 +103,9 @@ class Partitioned:
           cut: The shares, with a `tf.distribute.DistributedValues` for each tensor.
         """
         counts = RowCounts.of(cut)
-        even_over = self._strategy.extended.num_replicas if counts.all_have_some else 0
+        even_over = self._context.num_replicas if counts.all_have_some else 0
         arguments = Arguments((cut.rows,), {}, even_over)
-        return self._called(self._trace(arguments), arguments, counts)
+        return self._called_with(self._calls(arguments), arguments, counts)
 
     def write_without_arguments(self) -> None:
         """Writes what the program of the latest call writes before it needs an argument."""
@@ -149,7 +116,7 @@ class Partitioned:
             write = argument_free_effects.function_of(trace.source)
             options = ProgramOptions(keep_rows=False, jit_compile=False)
             self._without_arguments[trace] = (
-                None if write is None else Partitioned(self._strategy, write, None, options)
+                None if write is None else Partitioned(self._context, write, None, options)
             )
         writing = self._without_arguments[trace]
         if writing is not None:
@@ -160,7 +127,7 @@ class Partitioned:
 
         Of a collective that failed it has the lines that may have wanted it.
         """
-        graphs = [each.source.graph for traces in self._traces.values() for each in traces]
+        graphs = [each.trace.source.graph for traces in self._traces.values() for each in traces]
         lines = [line for graph in graphs for line in lines_named(graph, error.message)]
         step = ""
         if not lines and self._latest is not None and ended.by(error.message):
@@ -187,7 +154,7 @@ class Partitioned:
 
     @functools.cached_property
     def _graph_options(self) -> Any:
-        return graph_options.of_program(self._strategy.extended.worker_devices)
+        return graph_options.of_program(self._context.devices)
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """Returns what a call with these arguments exchanges between replicas, and why.
@@ -204,8 +171,8 @@ class Partitioned:
         [('sum', 4, 4)]
         """
         arguments = Arguments(args, kwargs)
-        cut = arguments.cut(self._strategy.extended.num_replicas)
-        return self._trace(arguments).calls(cut).explain(arguments.shapes)
+        cut = arguments.cut(self._context.num_replicas)
+        return self._calls(arguments).by(cut).built.explain(arguments.shapes)
 
     def explain_latest(self) -> Explanation:
         """Returns what the program of the latest call exchanges, and why: see `explain`.
@@ -217,71 +184,55 @@ class Partitioned:
         """
         if self._latest is None:
             raise ValueError("A function must have been called to explain its latest call.")
-        return self._latest.explain(())
+        return self._latest.built.explain(())
 
     def experimental_get_tracing_count(self) -> int:
         """Returns how often the function was traced, as a `tf.function` does."""
         return sum(map(len, self._traces.values()))
 
-    def _trace(self, arguments: Arguments) -> ProgramTrace:
-        """Returns the trace that takes the arguments; the function is traced if there is none."""
+    def _calls(self, arguments: Arguments) -> TraceCalls:
+        """Returns the calls of a trace that takes the arguments; if there is none it is traced."""
         signed = None if self._signature is None else arguments.signed(self._signature)
         key = arguments.key
         traces = self._traces.setdefault(key, [])
-        for trace in traces:
-            if trace.takes(arguments.shapes):
-                return trace
+        for calls in traces:
+            if calls.trace.takes(arguments.shapes):
+                return calls
         function, names = arguments.function(self.python_function), arguments.names()
-        if signed is not None:
-            traces.append(ProgramTrace(self._strategy, function, signed, self._options, names))
+
+        def trace(specs: Sequence[tf.TensorSpec]) -> TraceCalls:
+            made = ProgramTrace(self._context, function, specs, self._options, names)
+            traces.append(TraceCalls(made))
             return traces[-1]
-        specs, fixed = arguments.specs(traces[-1].specs if traces else None), arguments.fixed()
+
+        if signed is not None:
+            return trace(signed)
+        before = traces[-1].trace.specs if traces else None
+        specs, fixed = arguments.specs(before), arguments.fixed()
         if key in self._asks_for_sizes:
             specs = fixed
         drawn = random.getstate(), np.random.get_state()
         try:
-            traces.append(ProgramTrace(self._strategy, function, specs, self._options, names))
+            return trace(specs)
         except (TypeError, ValueError, NotImplementedError, tf.errors.InvalidArgumentError):
             if fixed == specs:
                 raise
             # The function asks Python for sizes: it is traced for these alone, as on one device.
             random.setstate(drawn[0])
             np.random.set_state(drawn[1])
-            traces.append(ProgramTrace(self._strategy, function, fixed, self._options, names))
+            made = trace(fixed)
             self._asks_for_sizes.add(key)
-        return traces[-1]
+            return made
 
-    def _run(
-        self, trace: ProgramTrace, arguments: Arguments, counts: RowCounts | None
-    ) -> list[Any]:
+    def _run(self, calls: TraceCalls, arguments: Arguments, counts: RowCounts | None) -> list[Any]:
         if counts is None:
-            cut = arguments.cut(self._strategy.extended.num_replicas)
+            cut = arguments.cut(self._context.num_replicas)
         else:
             cut = arguments.cut_of_shares(counts)
-        calls = trace.calls(cut)
-        self._latest = calls
-        if counts is not None:
-            found = sharded_call.run(trace, cut, counts, arguments.parts)
-        elif arguments.lengths_are_known:
-            found = calls.run(*arguments.parts)
-        elif cut.whole() == cut:
-            fits = tf.debugging.Assert(
-                arguments.have_equal_lengths(cut),
-                [
-                    "The replicas' parts of all arguments must have equal lengths in a graph. Call "
-                    "the partitioned function outside of it, or give it whole batches."
-                ],
-            )
-            with tf.control_dependencies([fits]):
-                found = calls.run(*[list(map(tf.identity, parts)) for parts in arguments.parts])
-        else:
-            whole = trace.calls(cut.whole())
-            found = tf.cond(
-                arguments.have_equal_lengths(cut),
-                lambda: calls.run(*arguments.parts),
-                lambda: whole.run(*arguments.parts),
-            )
-        return _joined(found)
+        self._latest = calls.by(cut)
+        if counts is None:
+            return _joined(calls.run(arguments, cut))
+        return _joined(calls.run_on_shares(cut, counts, arguments.parts))
 
     @property
     def report(self) -> ProgramRecord:

@@ -1,18 +1,19 @@
-"""What partitioned programs need of a strategy's replicas: collectives, and agreement on them."""
+"""What partitioned programs need of a strategy: its scope, replicas, and agreement of processes."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
 from tfdp.communication.collectives import Reducer
 from tfdp.communication.engines import Engine, Sequences, TensorFlowEngine
-from tfdp.communication.replicas import Agreement
+from tfdp.communication.replicas import Agreement, ProcessGroup, unequal_data
 from tfdp.partition import ReplicaProgram, operations_of, text_of
 from tfdp.strategy.cross_process import CrossProcess
-from tfdp.strategy.programs import reduction_order
+from tfdp.strategy.programs import reduction_order, tracing
 from tfdp.strategy.programs.collective_functions import CollectiveFunctions
 from tfdp.strategy.programs.shared_collectives import SharedFunctions
 from tfdp.strategy.strategy_replicas import StrategyReplicas
@@ -23,24 +24,29 @@ _BITS = "what decides the last bits of an operation (by TF_NUM_INTRAOP_THREADS)"
 
 
 class ProgramContext:
-    """Makes the collectives of programs, the same in all processes.
+    """Traces programs in a strategy's scope, and makes their collectives alike in all processes.
 
     Args:
+      strategy: The strategy, whose scope variables are made in.
       engine: Moves tensors between replicas.
       replicas: The replicas.
       agreement: Brings the processes to the same collectives.
       between: Gathers what processes have.
       as_replica: Calls a function as the replica of a number, while it is traced.
+      around_traces: Makes the context that Keras' layers are traced in.
     """
 
     def __init__(
         self,
+        strategy: tf.distribute.Strategy,
         engine: Engine,
         replicas: StrategyReplicas,
         agreement: Agreement,
         between: CrossProcess,
         as_replica: Callable[[int, Callable[[], None]], None],
+        around_traces: Callable[[], contextlib.AbstractContextManager[None]],
     ) -> None:
+        self._strategy, self._around_traces = strategy, around_traces
         self._as_replica = as_replica
         self._engine, self._replicas = engine, replicas
         self._agreement, self._between = agreement, between
@@ -53,9 +59,9 @@ class ProgramContext:
         return self._replicas.num_replicas
 
     @property
-    def num_processes(self) -> int:
-        """The number of processes."""
-        return self._replicas.processes.world_size
+    def processes(self) -> ProcessGroup:
+        """The processes that the replicas are in."""
+        return self._replicas.processes
 
     @property
     def reducer(self) -> Reducer:
@@ -70,7 +76,7 @@ class ProgramContext:
     @property
     def first_rank(self) -> int:
         """The number of the first local replica."""
-        return self._replicas.processes.rank * len(self.devices)
+        return self.processes.rank * len(self.devices)
 
     def collectives(self) -> tuple[CollectiveFunctions, Sequences]:
         """Returns what makes the collectives of one more program, and their records.
@@ -79,9 +85,7 @@ class ProgramContext:
           RankMismatchError: The ranks would compute other bits of the same values.
         """
         if not self._is_compared:
-            self._replicas.processes.compare(
-                _BITS, {"number of threads": reduction_order.threads()}
-            )
+            self.processes.compare(_BITS, {"number of threads": reduction_order.threads()})
             self._is_compared = True
         sequences = self._agreement.new_sequences()
         made = CollectiveFunctions(
@@ -110,7 +114,7 @@ class ProgramContext:
           CollectiveMismatchError: They have another.
         """
         sequences.check()
-        if self._replicas.processes.world_size == 1:
+        if self.processes.world_size == 1:
             return 0
         name = program.name.split("_tfdp_")[0]
         operations = list(operations_of(program.source))
@@ -137,13 +141,29 @@ class ProgramContext:
         """Returns the vector of numbers that each process has, in order."""
         return self._between.of_all_processes(numbers)
 
-    def count_step(self) -> None:
-        """Counts, in the graph that is being built, that a program begins."""
-        self._replicas.processes.count_step()
+    def of_first(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Returns the first process' tensor."""
+        return self._between.of_first(tensor)
+
+    @contextlib.contextmanager
+    def tracing(self) -> Iterator[None]:
+        """Traces programs as on one device."""
+        as_on_one_device = tracing.as_on_one_device(self._strategy)
+        with tracing.outside_of_graphs(), as_on_one_device, self._around_traces():
+            yield
+
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        """Raises the errors of processes that fail, or are given other data than others.
+
+        In a cluster what ended a collective is told by the rank that it began on.
+        """
+        with self.processes.explained(), unequal_data.explained(self.processes.rank):
+            yield
 
     def _shared_functions(self) -> SharedFunctions | None:
         # Between processes, and by other topologies, collectives get their keys while traced.
-        alone = self._replicas.processes.world_size == 1 and self._replicas.reducer.is_native
+        alone = self.processes.world_size == 1 and self._replicas.reducer.is_native
         if not alone or not isinstance(self._engine, TensorFlowEngine):
             return None
         if self._shared is None:

@@ -1,108 +1,71 @@
-"""A program traced once, as on one device, and the programs of replicas that are made of it."""
+"""A program traced once, as on one device, of which the programs of replicas are made."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfdp import keras as tfdp_keras
-from tfdp.partition import REPLICATED, Batch, Layout, Sharded
+from tfdp.base.recording import Recorder
 from tfdp.strategy._tensorflow_programs import container_of_copy
-from tfdp.strategy.programs import captured, tracing
-from tfdp.strategy.programs.argument_sharding import ArgumentSharding
-from tfdp.strategy.programs.program_call import ProgramCall
-from tfdp.strategy.programs.program_options import ProgramOptions
+from tfdp.strategy.programs import captured
+from tfdp.strategy.programs.function_outputs import FunctionOutputs
+from tfdp.strategy.programs.program_context import ProgramContext
 
-if TYPE_CHECKING:
-    from tfdp.strategy.data_parallel import DataParallelStrategy
+
+class ProgramOptions(NamedTuple):
+    """What a program is asked for.
+
+    Attributes:
+      keep_rows: Whether outputs that are sharded are given as the local replicas' rows.
+      jit_compile: Whether XLA compiles what lies between its collectives.
+      recorder: What records its steps; None: nothing does.
+      may_loop: Whether a graph that calls it may be a loop's body.
+      compares: Whether the processes compare what they are given.
+    """
+
+    keep_rows: bool
+    jit_compile: bool
+    recorder: Recorder | None = None
+    may_loop: bool = True
+    compares: bool = False
 
 
 class ProgramTrace:
     """A program, traced once.
 
     Args:
-      strategy: The strategy.
+      context: Traces it, and has the replicas that run it.
       function: The program, of flat tensors.
       specs: Their specifications.
       options: What its programs are asked for.
       names: What the tensors are called.
 
     Attributes:
+      context: See above, as `options`, `names` and `specs`.
       source: The traced program.
-      specs: The specifications.
+      outputs: What it returns.
+      captured: What it captures, as the local replicas have it.
+      hides_states: Whether it draws numbers from states of its own: see `_hides_states`.
     """
 
     def __init__(
         self,
-        strategy: DataParallelStrategy,
+        context: ProgramContext,
         function: Callable[..., Any],
         specs: Sequence[tf.TensorSpec],
         options: ProgramOptions,
         names: Sequence[str] = (),
     ) -> None:
-        self._names = names
-        self._strategy, self._options = strategy, options
+        self.context, self.options, self.names = context, options, names
         self.specs = tuple(specs)
         traced = tf.function(function)
-        normalized = tfdp_keras.of_each_replica(strategy.batch_normalization == "per_replica")
-        with tracing.outside_of_graphs(), tracing.as_on_one_device(strategy), normalized:
+        with context.tracing():
             self.source = traced.get_concrete_function(*specs)
-        self._captured = captured.captured_by(
-            self.source.captured_inputs, strategy.extended.worker_devices
-        )
-        self._hides_states = _hides_states(self.source.graph)
-        self._calls: dict[ArgumentSharding, ProgramCall] = {}
-
-    def calls(self, cut: ArgumentSharding) -> ProgramCall:
-        """Returns the program for arguments that are cut in one way."""
-        if self._hides_states:
-            cut = cut._replace(may_be_empty=True)
-        if cut not in self._calls:
-            with tf.init_scope():
-                layouts, batches = self._layouts(cut)
-                self._calls[cut] = self.calls_of(layouts, cut, batches)
-        return self._calls[cut]
-
-    def calls_of(
-        self,
-        layouts: Sequence[Layout],
-        cut: ArgumentSharding,
-        batches: Mapping[int, Batch] = MappingProxyType({}),
-    ) -> ProgramCall:
-        """Makes a program for arguments in given layouts: see `ProgramCall`."""
-        return ProgramCall(
-            self._strategy.extended.programs,
-            self.source,
-            self._captured,
-            self.specs,
-            layouts,
-            batches,
-            cut,
-            self._options,
-            self._names,
-        )
-
-    def packed(self, outputs: Sequence[Any]) -> Any:
-        """Returns what the function returns, given its tensors, in order."""
-        structure, leaves = self._returned
-        given = iter(outputs)
-        flat = [next(given) if is_tensor else leaf for leaf, is_tensor in leaves]
-        return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
-
-    @functools.cached_property
-    def _returned(self) -> tuple[Any, Sequence[tuple[Any, bool]]]:
-        structure = self.source.structured_outputs
-        leaves = tf.nest.flatten(structure, expand_composites=True)
-        return structure, [(leaf, tf.is_tensor(leaf)) for leaf in leaves]
-
-    @property
-    def num_replicas(self) -> int:
-        """The number of replicas that run its programs."""
-        return self._strategy.extended.num_replicas
+        self.outputs = FunctionOutputs(self.source.structured_outputs)
+        self.captured = captured.captured_by(self.source.captured_inputs, context.devices)
+        self.hides_states = _hides_states(self.source.graph)
 
     def values(self) -> list[tf.Tensor]:
         """Returns the values of the weights that the program reads, for tapes to see."""
@@ -118,23 +81,6 @@ class ProgramTrace:
         """Returns whether the traced program takes all tensors of which this much is known."""
         pairs = zip(self.specs, shapes, strict=True)
         return all(shape.is_subtype_of(spec.shape) for spec, shape in pairs)
-
-    def _layouts(self, cut: ArgumentSharding) -> tuple[list[Layout], dict[int, Batch]]:
-        """Returns the arguments' layouts, and by number the batches that they are cut by."""
-        made: dict[int, Batch] = {}
-        found: list[Layout] = []
-        for spec, number, regular in zip(self.specs, cut.batches, cut.are_regular, strict=True):
-            if number is None:
-                found.append(REPLICATED)
-                continue
-            if number not in made:
-                made[number] = Batch(f"batch_{number}", spec.shape[0] if regular else None)
-            found.append(Sharded(0, made[number]) if regular else REPLICATED)
-        for each in cut.irregular:
-            entries = Batch(f"entries_{each.first}")
-            for index in each.cut:
-                found[index] = Sharded(0, entries)
-        return found, made
 
 
 def _hides_states(graph: tf.Graph) -> bool:

@@ -19,7 +19,7 @@ def components(
     each: Irregular,
     parts: Sequence[Sequence[tf.Tensor]],
     rows: tf.Tensor | None,
-    support: ProgramContext,
+    context: ProgramContext,
 ) -> tuple[list[list[tf.Tensor]], tf.Tensor]:
     """Returns the components of a tensor as programs take them.
 
@@ -28,7 +28,7 @@ def components(
       parts: Those that the local replicas' parts have.
       rows: How many rows each of all replicas has, int32; others that a part may have are
         stand-ins. None: a part has no others.
-      support: Asks other processes.
+      context: Asks other processes.
 
     Returns:
       For each component the local replicas' entries, or a list of the whole one; and how many
@@ -38,35 +38,35 @@ def components(
         own = [tf.shape(part)[0] - 1 for part in parts[1]]
         if not each.depth:
             own = [tf.cast(shape[0], tf.int32) for shape in parts[2]]
-        rows = support.of_all(tf.stack(own))
-    return _ragged(parts, rows, support) if each.depth else _sparse(parts, rows, support)
+        rows = context.of_all(tf.stack(own))
+    return _ragged(parts, rows, context) if each.depth else _sparse(parts, rows, context)
 
 
 def _ragged(
-    parts: Sequence[Sequence[tf.Tensor]], rows: tf.Tensor, support: ProgramContext
+    parts: Sequence[Sequence[tf.Tensor]], rows: tf.Tensor, context: ProgramContext
 ) -> tuple[list[list[tf.Tensor]], tf.Tensor]:
     values, *levels = parts
-    own, wholes = support.own(rows), []
+    own, wholes = context.own(rows), []
     for splits in levels:
         lengths = [
             each[1 : count + 1] - each[:count] for each, count in zip(splits, own, strict=True)
         ]
-        ends = tf.cumsum(support.of_all(tf.concat(lengths, 0)))
+        ends = tf.cumsum(context.of_all(tf.concat(lengths, 0)))
         wholes.append([tf.concat([tf.zeros([1], ends.dtype), ends], 0)])
         own = [tf.cast(each[count], tf.int32) for each, count in zip(splits, own, strict=True)]
-        rows = support.of_all(tf.stack(own))
+        rows = context.of_all(tf.stack(own))
     return [[part[:count] for part, count in zip(values, own, strict=True)], *wholes], rows
 
 
 def _sparse(
-    parts: Sequence[Sequence[tf.Tensor]], rows: tf.Tensor, support: ProgramContext
+    parts: Sequence[Sequence[tf.Tensor]], rows: tf.Tensor, context: ProgramContext
 ) -> tuple[list[list[tf.Tensor]], tf.Tensor]:
     indices, values, shapes = parts
     own = [
         tf.where(count > 0, tf.shape(part)[0], 0)
-        for part, count in zip(values, support.own(rows), strict=True)
+        for part, count in zip(values, context.own(rows), strict=True)
     ]
-    starts = support.own(tf.cumsum(rows, exclusive=True))
+    starts = context.own(tf.cumsum(rows, exclusive=True))
     moved = []
     for part, count, start in zip(indices, own, starts, strict=True):
         first = tf.one_hot(0, tf.shape(part)[1], tf.cast(start, part.dtype), dtype=part.dtype)
@@ -74,4 +74,4 @@ def _sparse(
     rest = tf.reduce_max(tf.stack(shapes), 0)[1:]
     shape = tf.concat([[tf.cast(tf.reduce_sum(rows), rest.dtype)], rest], 0)
     entries = [part[:count] for part, count in zip(values, own, strict=True)]
-    return [moved, entries, [shape]], support.of_all(tf.stack(own))
+    return [moved, entries, [shape]], context.of_all(tf.stack(own))

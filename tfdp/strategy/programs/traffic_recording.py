@@ -26,7 +26,7 @@ def recorded(
     program: ReplicaProgram,
     recorder: recording.Recorder,
     source: tf.types.experimental.ConcreteFunction,
-    support: ProgramContext,
+    context: ProgramContext,
 ) -> ReplicaProgram:
     """Returns the program with watches that record.
 
@@ -34,12 +34,12 @@ def recorded(
       program: The program.
       recorder: The recorder of this process.
       source: The traced function that it was made from.
-      support: What its collectives were made by.
+      context: What its collectives were made by.
     """
     handles = {id(each.handle) for each in source.graph.variables if each.trainable}
     which = {index for index, each in enumerate(program.externals) if id(each[0]) in handles}
     watching = Instrumentation(program)
-    watches = _Watches(watching, recorder, support.devices, support.first_rank)
+    watches = _Watches(watching, recorder, context.devices, context.first_rank)
     found = purposes(program, which)
     # What replicas exchange in code of their own is recorded there.
     meetings, endings = (
@@ -58,7 +58,7 @@ def recorded(
         watches.between("first_bucket_wait_seconds", buckets[:1])
         watches.between("communication_seconds", buckets)
         for bucket in buckets:
-            sent = _bytes_sent(bucket, support.reducer, support.num_replicas)
+            sent = _bytes_sent(bucket, context.reducer, context.num_replicas)
             watches.before([bucket], buckets=1, bytes_sent=sent)
     return watching.finish()
 

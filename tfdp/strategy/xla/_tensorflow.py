@@ -4,23 +4,22 @@ Tested with TensorFlow 2.19-2.21. `tests/strategy/xla/test_tensorflow.py` fails 
 moves.
 """
 
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-# The classes of what functions are described by, which no public name tells.
-from tensorflow.core.framework.function_pb2 import FunctionDef
+# The class of what a function's operations are described by, which no public name tells.
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 # The inner part of the strategy with one device, which the host is: it has no public name.
 from tensorflow.python.distribute.one_device_strategy import OneDeviceExtended
 
 # Leaves graphs that no function is traced in, too, such as that of a model that is exported:
-# `tf.init_scope` stays in them. The context has the functions that a graph
-# may call by name, where those are registered that no Python was traced for.
-from tensorflow.python.eager.context import context, eager_mode
+# `tf.init_scope` stays in them.
+from tensorflow.python.eager.context import eager_mode
 
 # Lowers a function by its name; public functions lower what they have traced themselves.
 from tensorflow.python.eager.polymorphic_function.compiler_ir import from_concrete_function
@@ -37,17 +36,19 @@ from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 # The class of variables that `tf.Variable` makes outside of scopes.
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
+from tfdp.strategy._tensorflow_programs import FunctionDef, add_function, remove_functions
+
 __all__ = [
     "FunctionDef",
     "GraphOrParentsInXlaContext",
     "NodeDef",
     "OneDeviceExtended",
     "ResourceVariable",
-    "context",
     "declaration",
     "eager_mode",
     "hlo",
     "is_compiled",
+    "known_by_name",
 ]
 
 
@@ -76,6 +77,17 @@ def hlo(name: str, specs: Sequence[tf.TensorSpec], captured: Sequence[tf.Tensor]
     named = _NamedOperation(name.encode(), captured, specs)
     serialized: bytes = from_concrete_function(named, list(specs))(stage="hlo_serialized")
     return serialized
+
+
+@contextlib.contextmanager
+def known_by_name(functions: Sequence[FunctionDef]) -> Iterator[None]:
+    """Lets TensorFlow find functions by their names within the context."""
+    try:
+        for each in functions:
+            add_function(each)
+        yield
+    finally:
+        remove_functions([each.signature.name for each in functions])
 
 
 def declaration(type_: str) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.strategy.xla._jax import ir, operations_of
-from tfdp.strategy.xla._tensorflow import FunctionDef, NodeDef, context, declaration
+from tfdp.strategy.xla._tensorflow import FunctionDef, NodeDef, declaration, known_by_name
 
 # What the names of functions of one operation begin with, and those of what is added.
 _NAME, _ONE, _BRANCH = "tfdp_alike", "tfdp_one", "tfdp_branch"
@@ -48,14 +48,8 @@ def lowered_once(function: FunctionDef) -> Iterator[str]:
     copy = FunctionDef()
     copy.CopyFrom(function)
     copy.signature.name += "_of_calls"
-    added = [*_called(copy), copy]
-    for each in added:
-        context().add_function_def(each)
-    try:
+    with known_by_name([*_called(copy), copy]):
         yield copy.signature.name
-    finally:
-        for each in added:
-            context().remove_function(each.signature.name)
 
 
 def inline_cases(module: Any) -> None:

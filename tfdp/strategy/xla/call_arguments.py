@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfdp.strategy._tensorflow_programs import EagerTensor
 from tfdp.strategy.programs.arguments import Arguments
 
 
@@ -31,31 +30,8 @@ class OwnRows:
         return self.data.shape
 
 
-def outline(nest: Any, tensors: list[tf.Tensor]) -> Any:
-    """Returns all that a program depends on in arguments, and adds their tensors to a list.
-
-    None: they have something else than tensors of numbers and integers in tuples, lists and
-    dictionaries. Texts are the host's, which looks at each call; their shape would cost a copy.
-    """
-    kind = type(nest)
-    if kind is EagerTensor:
-        if nest.dtype is tf.string:
-            return None
-        tensors.append(nest)
-        array = np.asarray(nest)  # which shares its memory, and tells its shape at once
-        return array.dtype, array.shape
-    if kind is int or nest is None:
-        return kind, nest
-    if kind is dict:
-        parts = [(name, outline(each, tensors)) for name, each in nest.items()]
-        return None if any(part is None for _, part in parts) else (kind, *parts)
-    if kind is OwnRows:
-        part = outline(nest.data, tensors)
-        return None if part is None else (kind, nest.size, part)
-    if kind in (tuple, list):
-        parts = [outline(each, tensors) for each in nest]
-        return None if any(part is None for part in parts) else (kind, *parts)
-    return None
+# What arguments have that are no tensors, and are known in later calls: see `plain_arguments`.
+PARTS: Mapping[type, Callable[[Any], Any]] = {OwnRows: lambda rows: (rows.size, rows.data)}
 
 
 def arguments_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfdp.communication.replicas import one_device
-from tfdp.strategy._tensorflow_programs import could_possibly_record
 from tfdp.strategy.programs.arguments import Arguments
-from tfdp.strategy.programs.outer_tapes import without_gradient
+from tfdp.strategy.programs.function_outputs import FunctionOutputs, unrecorded
+from tfdp.strategy.programs.one_device_function import AbstractOneDeviceFunction
+from tfdp.strategy.programs.plain_arguments import plain
 from tfdp.strategy.xla import precision, refusals, warnings
-from tfdp.strategy.xla.call_arguments import arguments_of, of_whole, outline, placeholder, rows_of
+from tfdp.strategy.xla.call_arguments import PARTS, arguments_of, of_whole, placeholder, rows_of
 from tfdp.strategy.xla.compile_facts import CompileFacts
 from tfdp.strategy.xla.device_arrays import check_alike, fetched
 from tfdp.strategy.xla.executables import Executable
@@ -22,29 +21,24 @@ from tfdp.strategy.xla.host_parts import Given
 from tfdp.strategy.xla.lowering import Traced, lowered, traced
 from tfdp.strategy.xla.same_programs import check_same
 
-if TYPE_CHECKING:
-    from tfdp.strategy.xla.xla_strategy import XLAStrategy
-
 
 class _Route(NamedTuple):
     """The way of a call whose arguments are tensors, which later calls of such shapes go at once.
 
     Attributes:
       program: The program.
-      structure: The structure of what it returns.
-      outputs: The leaves of that, with a tensor where there is a result.
-      places: For each step where its tensors are among those of all calls: see `outline`.
+      outputs: What it returns.
+      places: For each step where its tensors are among those of all calls: see `plain_arguments`.
       is_whole: Whether each process gives whole arguments.
     """
 
     program: Executable
-    structure: Any
-    outputs: list[Any]
+    outputs: FunctionOutputs
     places: list[list[int]]
     is_whole: bool
 
 
-class Compiled:
+class Compiled(AbstractOneDeviceFunction):
     """A function of one device that is compiled for all: once for each shape of its arguments.
 
     And once for each precision that the settings ask for: see `precision`.
@@ -52,37 +46,26 @@ class Compiled:
     Args:
       strategy: The strategy.
       function: The function.
-
-    Attributes:
-      python_function: The function.
     """
 
-    def __init__(self, strategy: XLAStrategy, function: Callable[..., Any]) -> None:
-        self._strategy, self.python_function = strategy, function
+    def __init__(self, strategy: tf.distribute.Strategy, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._strategy = strategy
         self._traced: dict[Any, Traced] = {}
-        self._programs: dict[Any, tuple[Executable, Any]] = {}
+        self._programs: dict[Any, tuple[Executable, FunctionOutputs]] = {}
         self._routes: dict[Any, _Route] = {}
         self._latest: Executable | None = None
-        functools.update_wrapper(self, function)
 
-    def __get__(self, owner: Any, kind: type | None = None) -> Any:
-        """Returns the method of an object, as a decorated function in a class is asked for."""
-        if owner is None:
-            return self
-        method: Any = functools.partial(self.__call__, owner)
-        method.ahead, method.explain = functools.partial(self.ahead, owner), self.explain
-        return method
+    def _like(self, function: Callable[..., Any]) -> Compiled:
+        return Compiled(self._strategy, function)
 
-    @tf.autograph.experimental.do_not_convert
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the function on the whole batch and returns tensors."""
-        if one_device.is_traced():
-            return self.python_function(*args, **kwargs)  # part of the program around it
-        outputs, structure = self._run([(args, kwargs)])
-        flat = list(map(on_host, outputs))
-        if could_possibly_record():
-            flat = without_gradient([*_tensors(args, kwargs), *self._weights()], flat)
-        return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+    def _called(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        values, outputs = self._run([(args, kwargs)])
+        flat = unrecorded(
+            lambda: list(map(on_host, values)),
+            lambda: [*_tensors(args, kwargs), *self._weights()],
+        )
+        return outputs.packed(flat)
 
     def run(self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]) -> Any:
         """Runs calls one after the other, in one program, and returns what the last one does.
@@ -91,16 +74,15 @@ class Compiled:
           calls: The arguments of each, of the same shapes.
 
         Returns:
-          The structure of its outputs, dense tensors, with arrays on the devices in their place.
+          Its outputs, with arrays on the devices in place of dense tensors.
         """
-        flat, structure = self._run(calls)
-        if type(structure) is dict and all(map(tf.is_tensor, structure.values())):  # at once
-            found = dict(zip(sorted(structure), flat, strict=True))
-            return {name: found[name] for name in structure}
-        return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+        values, outputs = self._run(calls)
+        return outputs.packed(values)
 
-    def _run(self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]) -> tuple[Any, Any]:
-        """Runs calls and returns the outputs, flat, and their structure: see `run`."""
+    def _run(
+        self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]
+    ) -> tuple[list[Any], FunctionOutputs]:
+        """Runs calls and returns the values of the last one's outputs: see `run`."""
         if not tf.executing_eagerly():
             raise RuntimeError(
                 "A program of XLAStrategy must be called eagerly, but was called in a graph. "
@@ -112,25 +94,24 @@ class Compiled:
 
     def _run_together(
         self, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]
-    ) -> tuple[Any, Any]:
-        tensors: list[tf.Tensor] = []
-        found = outline(calls, tensors)
-        key = None if found is None else (found, precision.asked())
+    ) -> tuple[list[Any], FunctionOutputs]:
+        found = plain(calls, PARTS)
+        key = None if found is None else (found.key, precision.asked())
         route = None if key is None else self._routes.get(key)
-        if route is None:
-            return self._run_first(calls, tensors, key)
+        if found is None or route is None:
+            return self._run_first(calls, [] if found is None else found.tensors, key)
         self._latest = route.program
-        given = [[tensors[place] for place in places] for places in route.places]
+        given = [[found.tensors[place] for place in places] for places in route.places]
         if route.is_whole:
             check_alike([tensor for each in given for tensor in each])
-        return _in_order(route.program(given), route.outputs), route.structure
+        return route.program(given), route.outputs
 
     def _run_first(
         self,
         calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]],
         tensors: Sequence[tf.Tensor],
         key: Any,
-    ) -> tuple[Any, Any]:
+    ) -> tuple[list[Any], FunctionOutputs]:
         """Runs calls, and notes the way of later ones that are like them.
 
         Args:
@@ -148,17 +129,16 @@ class Compiled:
             check_alike([tensor for each in given for tensor in each.tensors])
         runs = list(_in_runs(given))
         for alike in runs:
-            self._latest, structure = self._program(every[0], program, alike, whole)
+            self._latest, outputs = self._program(every[0], program, alike, whole)
             found = self._latest([each.tensors for each in alike])
-        outputs = tf.nest.flatten(structure, expand_composites=True)
         # A tensor that was given twice says nothing of where two others would go.
         are_known = program.host is None and len({*map(id, tensors)}) == len(tensors)
         if key is not None and are_known and len(runs) == 1:
             all_places = {id(tensor): place for place, tensor in enumerate(tensors)}
             places = [[all_places[id(tensor)] for tensor in each] for each in own]
             assert self._latest is not None
-            self._routes[key] = _Route(self._latest, structure, outputs, places, whole is None)
-        return _in_order(found, outputs), structure
+            self._routes[key] = _Route(self._latest, outputs, places, whole is None)
+        return found, outputs
 
     @tf.autograph.experimental.do_not_convert
     def ahead(self, *args: Any, **kwargs: Any) -> CompileFacts:
@@ -221,8 +201,8 @@ class Compiled:
         traced: Traced,
         given: Sequence[Given],
         whole: int | None = None,
-    ) -> tuple[Executable, Any]:
-        """Returns the program for what devices are given, and the structure of its outputs.
+    ) -> tuple[Executable, FunctionOutputs]:
+        """Returns the program for what devices are given, and its outputs.
 
         Args:
           arguments: The arguments.
@@ -243,14 +223,8 @@ class Compiled:
             program = lowered(traced, specs, sizes, level)
             check_same(extended.processes, name, program)
             made = Executable(program, extended.layouts, len(given), whole is not None)
-            self._programs[key] = made, program.structure
+            self._programs[key] = made, FunctionOutputs(program.structure)
         return self._programs[key]
-
-
-def _in_order(found: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
-    """Returns outputs with a program's results in the place of tensors."""
-    results = iter(found)
-    return [next(results) if tf.is_tensor(leaf) else leaf for leaf in outputs]
 
 
 def _in_runs(given: Sequence[Given]) -> Iterator[list[Given]]:

@@ -8,27 +8,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from tfdp import keras as tfdp_keras
 from tfdp.errors import PartitionError
-from tfdp.strategy._tensorflow_programs import could_possibly_record, stop_recording
 from tfdp.strategy.programs import tracing
-from tfdp.strategy.programs.outer_tapes import without_gradient
+from tfdp.strategy.programs.function_outputs import FunctionOutputs, unrecorded
 from tfdp.strategy.xla import refusals
 from tfdp.strategy.xla._tensorflow import GraphOrParentsInXlaContext
 from tfdp.strategy.xla.call_arguments import arguments_of
 from tfdp.strategy.xla.compiled import Compiled, on_host
 from tfdp.strategy.xla.device_variables import variable_of
 
-if TYPE_CHECKING:
-    from tfdp.strategy.xla.xla_strategy import XLAStrategy
-
 
 def called(
-    strategy: XLAStrategy,
+    strategy: tf.distribute.Strategy,
     function: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -63,16 +59,14 @@ def called(
             raise
         except ValueError:
             pass  # the host must see a batch first
-    with stop_recording():
-        outputs = _operation(program, [*given, *around], source)
-    if could_possibly_record():
+
+    def inputs() -> list[tf.Tensor]:
         weights = map(variable_of, source.captured_inputs)
         values = [each.value() for each in weights if each is not None and each.trainable]
-        outputs = without_gradient([*given, *around, *values], outputs)
-    flat = iter(outputs)
-    leaves = tf.nest.flatten(source.structured_outputs, expand_composites=True)
-    found = [next(flat) if tf.is_tensor(leaf) else leaf for leaf in leaves]
-    return tf.nest.pack_sequence_as(source.structured_outputs, found, expand_composites=True)
+        return [*given, *around, *values]
+
+    outputs = unrecorded(lambda: _operation(program, [*given, *around], source), inputs)
+    return FunctionOutputs(source.structured_outputs).packed(outputs)
 
 
 def _operation(

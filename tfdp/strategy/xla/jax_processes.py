@@ -113,19 +113,15 @@ class JaxProcesses(Meetings, OneProcess):
             raise
         except (Exception, KeyboardInterrupt) as error:
             may_follow = _STATUS.match(str(error)) is not None
-            failure = self._failure_within(_CAUSE_SECONDS if may_follow else 0)
+            failure = self.failure(_CAUSE_SECONDS if may_follow else 0)
             if failure is None or failure is error:
                 self.error = _in_words(error)
                 raise
             raise failure from error
 
-    def _failure_within(self, seconds: float) -> Exception | None:
-        deadline = time.monotonic() + seconds
-        while self.board.failure is None and time.monotonic() < deadline:
-            for rank in self.board.ended():
-                self.board.lose(rank, self.board.end_of(rank, "a program of all processes"))
-            time.sleep(0.05)
-        return self.board.failure
+    def _look_for_lost(self) -> None:
+        for rank in self.board.ended():
+            self.board.lose(rank, self.board.end_of(rank, "a program of all processes"))
 
     def _note_uncaught(
         self, original: Callable[..., Any], kind: Any, value: Any, trace: Any

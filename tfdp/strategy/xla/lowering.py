@@ -132,11 +132,10 @@ def lowered(
     """
     begun = time.perf_counter()
     graph = program.source.graph
-    compiled = program.of_devices(sizes)
     with contextlib.ExitStack() as kept:
         kept.enter_context(_tracing(program.strategy))  # else it would be traced once more
-        source = compiled.get_concrete_function(*specs)
-        compiled, source = kept.enter_context(substitutes.written(compiled, source, specs))
+        source = program.of_devices(sizes).get_concrete_function(*specs)
+        source = kept.enter_context(substitutes.written(source, specs))
         captured = source.captured_inputs
         refusals.check_captured(captured, graph)
         with refusals.explained(graph), lowered_once(source.function_def) as name:

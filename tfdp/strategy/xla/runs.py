@@ -8,15 +8,12 @@ import logging
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from tfdp.strategy.xla import graph_runs
 from tfdp.strategy.xla.compiled import Compiled
-
-if TYPE_CHECKING:
-    from tfdp.strategy.xla.xla_strategy import XLAStrategy
 
 # So many functions keep their programs, those that ran last: each holds what its function does.
 _KEPT = 32
@@ -37,7 +34,7 @@ class Runs:
       strategy: The strategy.
     """
 
-    def __init__(self, strategy: XLAStrategy) -> None:
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self._strategy = strategy
         self._programs: OrderedDict[Any, tuple[Compiled, dict[str, Any]]] = OrderedDict()
 

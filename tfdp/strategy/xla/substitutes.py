@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.strategy.xla import gamma_draws
-from tfdp.strategy.xla._tensorflow import context
+from tfdp.strategy.xla._tensorflow import known_by_name
 from tfdp.strategy.xla.projections import Fill, Interpolation, projected
 
 # Behind the names of functions that call what stands for an operation, or may do so.
@@ -35,17 +35,13 @@ def is_stood_for(type_: str) -> bool:
 
 @contextlib.contextmanager
 def written(
-    function: Any, source: tf.types.experimental.ConcreteFunction, specs: Sequence[tf.TensorSpec]
-) -> Iterator[tuple[Any, tf.types.experimental.ConcreteFunction]]:
-    """Gives a function that is to be compiled what stands for its operations.
+    source: tf.types.experimental.ConcreteFunction, specs: Sequence[tf.TensorSpec]
+) -> Iterator[tf.types.experimental.ConcreteFunction]:
+    """Yields a trace in which functions stand for such operations: it can be lowered within.
 
     Args:
-      function: The function, a `tf.function`.
-      source: Its trace for arguments of these specifications.
-      specs: These.
-
-    Yields:
-      The function, which can be lowered within the context, and its trace.
+      source: The trace of what is to be compiled.
+      specs: The specifications of its arguments.
     """
     definition = source.graph.as_graph_def()
     made: dict[str, Any] = {}
@@ -57,7 +53,7 @@ def written(
         for name, value in each.ret.items():
             each.ret[name] = _named(value, calls)
     if not made:
-        yield function, source
+        yield source
         return
     _rename_functions(definition)
     own_functions = list(definition.library.function)
@@ -85,18 +81,8 @@ def written(
         return [values[name] for name in outputs]
 
     compiled = tf.function(with_stand_ins, jit_compile=True, autograph=False)
-    with _known(own_functions):
-        yield compiled, compiled.get_concrete_function(*specs)
-
-
-@contextlib.contextmanager
-def _known(functions: Sequence[Any]) -> Iterator[None]:
-    """Lets TensorFlow find functions by their names within the context."""
-    with contextlib.ExitStack() as known:
-        for each in functions:
-            context().add_function_def(each)
-            known.callback(context().remove_function, each.signature.name)
-        yield
+    with known_by_name(own_functions):
+        yield compiled.get_concrete_function(*specs)
 
 
 def _stand(nodes: Iterable[tf.compat.v1.NodeDef], made: dict[str, Any]) -> set[str]:

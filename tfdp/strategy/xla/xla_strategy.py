@@ -14,7 +14,7 @@ from tfdp.base import determinism, tracebacks
 from tfdp.cluster import run_status
 from tfdp.communication.replicas import CompilesPrograms, ProcessGroup, one_device
 from tfdp.data.feed import AbstractFeed
-from tfdp.errors import ScopeError
+from tfdp.strategy.programs.one_device_programs import OneDeviceView
 from tfdp.strategy.xla import accelerators, jax_distributed, pending
 from tfdp.strategy.xla._jax import jax
 from tfdp.strategy.xla._tensorflow import OneDeviceExtended, ResourceVariable
@@ -30,7 +30,7 @@ from tfdp.strategy.xla.xla_devices import devices_of
 _SHARDS = ("optimizer", "parameters")
 
 
-class XLAStrategy(tf.distribute.OneDeviceStrategy):
+class XLAStrategy(OneDeviceView, tf.distribute.OneDeviceStrategy):
     """Trains a Keras model on GPUs or TPUs exactly as one of them given the global batch would.
 
     A step is traced once, as on one device, for batches of one size; XLA partitions it for all
@@ -105,16 +105,6 @@ class XLAStrategy(tf.distribute.OneDeviceStrategy):
     def __repr__(self) -> str:
         return f"XLAStrategy({self.extended.layouts})"
 
-    @property
-    def rank(self) -> int:
-        """The number of this process among those that have the devices, from 0.
-
-        >>> import tfdp
-        >>> tfdp.XLAStrategy().rank
-        0
-        """
-        return self.extended.processes.rank
-
     def describe(self) -> dict[str, Any]:
         """Returns what the strategy is, for `tfdp.write_manifest`; JSON.
 
@@ -129,11 +119,6 @@ class XLAStrategy(tf.distribute.OneDeviceStrategy):
             "devices": str(layouts),
             "shard": layouts.shard,
         }
-
-    @property
-    def num_replicas_in_sync(self) -> int:
-        """The number of devices; 1 while a program of one device is traced."""
-        return 1 if one_device.is_traced() else self.extended.layouts.num_devices
 
     @tf.autograph.experimental.do_not_convert
     @tracebacks.filtered
@@ -269,8 +254,7 @@ class XLAStrategy(tf.distribute.OneDeviceStrategy):
         >>> strategy.compile_ahead(model, batch).weights_copied
         0
         """
-        self._check_own(model)
-        facts: CompileFacts = tfdp_keras.compile_ahead(model, batch, method)
+        facts: CompileFacts = tfdp_keras.compile_ahead(self, model, batch, method)
         return facts
 
     def explain(self, model: keras.Model, method: str = "fit") -> CompileFacts:
@@ -293,16 +277,7 @@ class XLAStrategy(tf.distribute.OneDeviceStrategy):
         >>> strategy.explain(model).host_transfers
         ()
         """
-        self._check_own(model)
-        return tfdp_keras.explain(model, method)
-
-    def _check_own(self, model: keras.Model) -> None:
-        if model.distribute_strategy is not self:
-            raise ScopeError(
-                "A model must be made in the scope of the strategy that is asked, but "
-                f"{model.name!r} was made outside it. Ask its own strategy, or move its "
-                "construction and `compile` into `with strategy.scope():`."
-            )
+        return tfdp_keras.explain(self, model, method)
 
 
 class _Extended(OneDeviceExtended, CompilesPrograms):
@@ -310,7 +285,7 @@ class _Extended(OneDeviceExtended, CompilesPrograms):
 
     def __init__(self, container: XLAStrategy, layouts: Layouts, processes: ProcessGroup) -> None:
         super().__init__(container, "/cpu:0")
-        self.layouts = layouts
+        self.layouts, self.num_replicas = layouts, layouts.num_devices
         self.processes = processes
         # TensorFlow says so of the inner part that a strategy is made with, which this replaces.
         self._retrace_functions_for_each_device = False

@@ -26,8 +26,8 @@ def batches(lengths, known=False):
 
 def programs(partitioned):
     """How the arguments of the programs are cut that were made."""
-    ((trace,),) = partitioned._traces.values()
-    return [cut.batches for cut in trace._calls]
+    ((calls,),) = partitioned._traces.values()
+    return [cut.batches for cut in calls._made]
 
 
 def check(lengths, function, known=False, replicas=3, in_graph=True):

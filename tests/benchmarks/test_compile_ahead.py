@@ -1,8 +1,8 @@
-"""`benchmarks tpu`, with CPU devices in place of a topology's."""
+"""`benchmarks compile-ahead`, with CPU devices in place of a topology's."""
 
 import pytest
 
-from benchmarks import tpu
+from benchmarks import compile_ahead
 
 
 @pytest.fixture
@@ -10,13 +10,13 @@ def on_cpu(monkeypatch):
     jax = pytest.importorskip("jax")
     monkeypatch.setattr("tfdp.strategy.xla.xla_devices.described", lambda name: jax.devices()[:4])
     monkeypatch.setattr("tfdp.strategy.xla.mesh_sharding.are_described", lambda devices: True)
-    monkeypatch.setattr(tpu, "_versions", lambda: {"libtpu": "none"})
-    return tpu.TPUOptions(models=("lstm",), topologies=("v5e:2x2",), examples=2)
+    monkeypatch.setattr(compile_ahead, "_versions", lambda: {"libtpu": "none"})
+    return compile_ahead.CompileAheadOptions(models=("lstm",), topologies=("v5e:2x2",), examples=2)
 
 
 @pytest.mark.slow
 def test_a_row_says_what_a_step_is_and_whether_it_fits(on_cpu, monkeypatch, capsys):
-    assert tpu.run(on_cpu) == 0
+    assert compile_ahead.run(on_cpu) == 0
     row = capsys.readouterr().out.splitlines()[-1]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[:2] == ["lstm", "v5e:2x2, 4 chips"]
@@ -25,5 +25,5 @@ def test_a_row_says_what_a_step_is_and_whether_it_fits(on_cpu, monkeypatch, caps
     assert cells[4] == f"{4 * 593_419 / 1e6:.1f}"
     assert cells[5] == "none" and cells[6].endswith("of 15259") and cells[7] == "0"
 
-    monkeypatch.setitem(tpu._CHIP_MEMORY, "v5e", 1e-3)
-    assert tpu.run(on_cpu) == 1
+    monkeypatch.setitem(compile_ahead._CHIP_MEMORY, "v5e", 1e-3)
+    assert compile_ahead.run(on_cpu) == 1

@@ -1,4 +1,4 @@
-"""The benchmark of TPUs and GPUs that are not there: what XLA makes of a step that it compiles."""
+"""The benchmark of steps compiled ahead, for TPUs and GPUs that need not be there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHIP_MEMORY = {"v4": 32, "v5e": 16, "v5p": 95, "v6e": 32} | {
 
 
 @dataclasses.dataclass(frozen=True)
-class TPUOptions:
+class CompileAheadOptions:
     """What is compiled, and for what."""
 
     models: tuple[str, ...] = option(MODELS, "%(default)s", choices=MODELS)
@@ -38,13 +38,13 @@ class TPUOptions:
         check(self)
 
 
-def add_tpu(commands: argparse._SubParsersAction) -> None:
-    """Adds `tpu` to the benchmarks."""
+def add_compile_ahead(commands: argparse._SubParsersAction) -> None:
+    """Adds `compile-ahead` to the benchmarks."""
     add_command(
         commands,
-        "tpu",
-        TPUOptions,
-        _tpu,
+        "compile-ahead",
+        CompileAheadOptions,
+        _compile_ahead,
         help="what a step on TPUs or GPUs exchanges and needs, compiled without one",
         description="Has XLA compile the step of model.fit under XLAStrategy for chips that need "
         "not be there, and prints its collectives, what would be a transfer to the host, and its "
@@ -53,14 +53,14 @@ def add_tpu(commands: argparse._SubParsersAction) -> None:
     )
 
 
-def _tpu(options: TPUOptions, parser: argparse.ArgumentParser) -> int:
+def _compile_ahead(options: CompileAheadOptions, parser: argparse.ArgumentParser) -> int:
     of_gpus = [gpu_kinds.parsed(topology) is not None for topology in options.topologies]
     require(["tensorflow", "jax", *([] if all(of_gpus) else ["libtpu"])], parser)
     set_environment()
     return run(options)
 
 
-def run(options: TPUOptions) -> int:
+def run(options: CompileAheadOptions) -> int:
     """Compiles each model for each topology, and prints a table.
 
     Returns:
@@ -98,7 +98,7 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _row(options: TPUOptions, name: str, topology: str) -> tuple[str, bool]:
+def _row(options: CompileAheadOptions, name: str, topology: str) -> tuple[str, bool]:
     """Returns a row of the table, and whether all is well there."""
     import keras
     import tensorflow as tf

@@ -1,0 +1,80 @@
+"""What a strategy's `partitioned` returns: a function for one device that is called as one."""
+
+from __future__ import annotations
+
+import abc
+import functools
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdp.base import tracebacks
+from tfdp.communication.replicas import one_device
+
+
+class AbstractOneDeviceFunction(abc.ABC):
+    """A function for one device that all devices of a strategy run together.
+
+    Args:
+      function: The function.
+
+    Attributes:
+      python_function: The function.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.python_function = function
+        self._methods: dict[int, AbstractOneDeviceFunction] = {}
+        functools.update_wrapper(self, function)
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        """Returns the method of an object, as a decorated function in a class is asked for."""
+        if owner is None:
+            return self
+        # Objects that are equal have variables of their own.
+        if id(owner) not in self._methods:
+            function, reference = self.python_function, weakref.ref(owner)
+
+            @functools.wraps(function)
+            def method(*args: Any, **kwargs: Any) -> Any:
+                return function(reference(), *args, **kwargs)
+
+            self._methods[id(owner)] = self._like(method)
+            weakref.finalize(owner, self._methods.pop, id(owner)).atexit = False
+        return _Method(owner, self._methods[id(owner)])
+
+    @tf.autograph.experimental.do_not_convert
+    @tracebacks.filtered
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the function on the whole batch, as its devices' programs do together."""
+        if one_device.is_traced():
+            return self.python_function(*args, **kwargs)  # part of the program around it
+        return self._called(args, kwargs)
+
+    @abc.abstractmethod
+    def _like(self, function: Callable[..., Any]) -> AbstractOneDeviceFunction:
+        """Returns another function of the same strategy and options."""
+
+    @abc.abstractmethod
+    def _called(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Runs the function, outside of programs of one device."""
+
+    @abc.abstractmethod
+    def experimental_get_tracing_count(self) -> int:
+        """Returns how often the function was traced, as a `tf.function` does."""
+
+
+class _Method:
+    """A method, which has its object live while it is called; all else is the function's."""
+
+    def __init__(self, owner: Any, function: AbstractOneDeviceFunction) -> None:
+        self._owner, self._function = owner, function
+
+    @tf.autograph.experimental.do_not_convert
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._function, name)

@@ -1,0 +1,81 @@
+"""The program of a replica, made of a trace for one way in which its arguments are sharded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfdp.partition import Explanation, Sharded, compiled, explain, partition
+from tfdp.strategy.programs import reduction_order, replicated_operations
+from tfdp.strategy.programs.argument_agreement import ArgumentAgreement
+from tfdp.strategy.programs.argument_sharding import ArgumentLayouts
+from tfdp.strategy.programs.program_trace import ProgramTrace
+from tfdp.strategy.programs.traffic_recording import recorded
+
+
+class ProgramBuild:
+    """A program of replicas, which all processes have agreed on.
+
+    Args:
+      trace: The trace of one device.
+      given: The layouts of its arguments.
+
+    Attributes:
+      program: The program of a replica.
+      explained: The same before XLA compiled parts of it, in which operations would not be found.
+      number: A number of 24 bits that tells the program from others.
+      agreement: What processes tell each other of a call; None: nothing.
+      joins: Whether the rows of an output are joined: this process has them all.
+    """
+
+    def __init__(self, trace: ProgramTrace, given: ArgumentLayouts) -> None:
+        context, options, source = trace.context, trace.options, trace.source
+        self._layouts = given.layouts
+        collectives, sequences = context.collectives()
+        is_alone = len(context.devices) == context.num_replicas
+        self.joins = is_alone and not options.keep_rows
+        compares = options.compares and context.processes.world_size > 1
+        self.agreement = (
+            ArgumentAgreement(source, trace.captured, given.cut, trace.names, context)
+            if compares
+            else None
+        )
+        self.program = partition(
+            source.graph,
+            given.layouts,
+            trace.captured.of_replicas,
+            collectives,
+            may_be_empty=given.may_be_empty,
+            # Of one process' replicas rows are joined without a collective.
+            keep_rows=options.keep_rows or is_alone,
+            is_compiled=options.jit_compile,
+            adds_in_any_order=reduction_order.is_any(context.devices),
+            states=trace.captured.states,
+            sparse={each.first: rows for each, rows in given.irregular if not each.depth},
+            ragged={each.first: (rows, each.depth) for each, rows in given.irregular if each.depth},
+            compared=None if self.agreement is None else self.agreement.of_program,
+        )
+        places = [
+            f"by batch {layout.batch.name}" if isinstance(layout, Sharded) else "whole"
+            for layout in given.layouts
+        ]
+        said = f"the cut of arguments ({', '.join(places)})"
+        self.number = context.agree_on(sequences, self.program, said)
+        if context.first_rank == 0:
+            replicated_operations.tell(self.program)
+        self.explained = self.program
+        if options.recorder is not None:
+            self.program = recorded(self.program, options.recorder, source, context)
+        if options.jit_compile:
+            kind = tf.DeviceSpec.from_string(context.devices[0]).device_type
+            self.program = compiled(self.program, kind)
+
+    def explain(self, shapes: Sequence[tf.TensorShape]) -> Explanation:
+        """Returns what the program exchanges, and why, for arguments of these shapes, if known."""
+        lengths = {
+            layout.batch: shape[0]
+            for layout, shape in zip(self._layouts, shapes, strict=False)
+            if isinstance(layout, Sharded) and shape[0] is not None
+        }
+        return explain(self.explained, lengths)
