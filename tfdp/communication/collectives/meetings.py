@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tfdp.base import threads
+from tfdp.base import rank_comparison
 from tfdp.cluster.control_channel import ControlChannel, Post
 from tfdp.communication.collectives import random_states, streaming
-from tfdp.errors import RankMismatchError
+
+_FOR_SCRIPTS = "Give all ranks the same script and data."
 
 
 class Meetings:
@@ -56,22 +57,10 @@ class Meetings:
         """Returns on rank 0 all ranks' payloads: see `streaming`."""
         return streaming.bring_to_first(self.board, key, payload)
 
-    def compare(self, subject: str, options: Mapping[str, object]) -> None:
-        """Waits for all ranks' `options` (JSON) and compares them.
-
-        Raises:
-          RankMismatchError: Names the option, the rank and both values.
-        """
-        for rank, post in enumerate(self.board.all_gather(subject, options)):
-            others = post.value
-            for option in sorted({*options, *others}):
-                if options.get(option) != others.get(option):
-                    raise RankMismatchError(
-                        f"Rank {self.rank}: {subject} must be alike on all ranks, but {option} is "
-                        f"{options.get(option)!r} on rank {self.rank} and {others.get(option)!r} "
-                        f"on rank {rank}. Give all ranks the same script and data."
-                        f"{threads.hint()}"
-                    )
+    def compare(self, subject: str, options: Mapping[str, object], fix: str = _FOR_SCRIPTS) -> None:
+        """Compares all ranks' `options` (JSON): see `ProcessGroup`."""
+        told = [post.value for post in self.board.all_gather(subject, options)]
+        rank_comparison.check(self.said_by, subject, told, fix)
 
     def adopt_random_states(self) -> None:
         """Adopts rank 0's random states of Python and NumPy; all ranks must call it."""

@@ -6,8 +6,6 @@ batches would wait for each other, or mix them. With these they tell the learnin
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -22,9 +20,8 @@ from tfdp.communication.replicas import (
     rows_of,
     unequal_data,
 )
-from tfdp.errors import RankMismatchError
 from tfdp.keras import program_recording
-from tfdp.keras.trainer import rate_agreement
+from tfdp.keras.trainer import epoch_agreement
 
 
 def checked(
@@ -40,7 +37,7 @@ def checked(
 
     Raises:
       tf.errors.InvalidArgumentError: The ranks' batches or learning rates differ; raised when the
-        step runs. See `explained`.
+        step runs. See `unequal_data.explained`.
     """
     replicas = replicas_of(strategy)
     if replicas is None or replicas.processes.world_size == 1:
@@ -48,36 +45,15 @@ def checked(
     numbers = _told(data)
     if numbers is None:
         return []
-    rates = [] if trained is None else rate_agreement.bits(trained)
-    numbers = tf.concat([numbers[:1], *([rate] for rate in rates), numbers[1:]], 0)
+    rates = {} if trained is None else epoch_agreement.learning_rates(trained)
+    bits = [tf.cast(tf.bitcast(rate, tf.int32), tf.int64) for rate in rates.values()]
+    numbers = tf.concat([numbers[:1], *([each] for each in bits), numbers[1:]], 0)
     with program_recording.meeting(recorder, numbers) as told:
         told.append(strategy.extended.of_all_processes(numbers))
-    by_rank = told[0]
-    alike = tf.reduce_all(by_rank == by_rank[:1], 0)
-    said = [unequal_data.UNEQUAL, by_rank[:, 0]]
-    checks = [tf.raw_ops.Assert(condition=alike[0], data=said, summarize=-1)]
-    if numbers.shape[0] != 1:
-        # Where lengths differ, the rows differ as well: that is said of the lengths.
-        names = [
-            *([] if trained is None else rate_agreement.names(trained)),
-            *batch_fingerprints.names(data.rows if isinstance(data, BatchShard) else data),
-        ]
-        with tf.control_dependencies([check for check in checks if check is not None]):
-            checks += unequal_data.checks(by_rank[:, 1:], names)
-    return [check for check in checks if check is not None]
-
-
-@contextlib.contextmanager
-def explained(strategy: Any) -> Iterator[None]:
-    """Raises RankMismatchError, which names the ranks and the data, if a step finds that."""
-    try:
-        with unequal_data.explained(strategy):
-            yield
-    except RankMismatchError as error:
-        found = None if error.__cause__ is None else unequal_data.found_in(error.__cause__)
-        if found is None or not rate_agreement.are_named(found[0]):
-            raise
-        raise rate_agreement.differ(strategy.rank, *found) from error.__cause__
+    rows = data.rows if isinstance(data, BatchShard) else data
+    # Where lengths differ, the rows differ as well: what is named first is said.
+    names = [unequal_data.EXAMPLES, *rates, *batch_fingerprints.names(rows)]
+    return unequal_data.checks(told[0], names[: numbers.shape[0]])
 
 
 def _told(data: Any) -> tf.Tensor | None:

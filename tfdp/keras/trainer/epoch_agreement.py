@@ -1,19 +1,18 @@
-"""The comparison of all ranks after each epoch of `fit`: whether they stop, and at which rates."""
+"""The comparison of what callbacks set: whether all ranks stop, and their learning rates.
+
+A callback may set them at any time. Ranks of which some have it alone would part.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
-from tfdp.base import threads
-from tfdp.base.words import ranks_in_words
-from tfdp.communication.replicas import processes_of
-from tfdp.errors import RankMismatchError
-from tfdp.keras.trainer import rate_agreement
-
-_SUBJECT = "the end of an epoch of `fit`"
+from tfdp.communication.replicas import processes_of, unequal_data
+from tfdp.keras._keras import KerasVariable, rate_of_optimizer
+from tfdp.keras.nested_optimizers import optimizers_of
 
 
 class EpochsCompared(keras.callbacks.Callback):
@@ -34,29 +33,21 @@ class EpochsCompared(keras.callbacks.Callback):
         processes = processes_of(self.model.distribute_strategy)
         if processes.world_size == 1:
             return
-        rates = [int(bits) for bits in rate_agreement.bits(self.model)]
-        own = {"stop": bool(self.model.stop_training), "rates": rates}
-        told = [post.value for post in processes.all_gather(_SUBJECT, own)]
-        stops = [each["stop"] for each in told]
-        if len(set(stops)) > 1:
-            raise _stop_alone(processes.rank, stops, epoch)
-        named = zip(
-            rate_agreement.names(self.model), *(each["rates"] for each in told), strict=True
-        )
-        for name, *by_rank in named:
-            if len(set(by_rank)) > 1:
-                raise rate_agreement.differ(processes.rank, name, by_rank)
+        options: dict[str, object] = {
+            f"`stop_training` after epoch {epoch + 1}": bool(self.model.stop_training)
+        }
+        for name, rate in learning_rates(self.model).items():
+            options[name] = unequal_data.readable(rate.numpy())
+        processes.compare(unequal_data.SET_BY_CALLBACKS, options, unequal_data.FOR_CALLBACKS)
 
 
-def _stop_alone(rank: int, stops: Sequence[bool], epoch: int) -> RankMismatchError:
-    stop, go_on = (
-        ranks_in_words([rank for rank, each in enumerate(stops) if each is value])
-        for value in (True, False)
-    )
-    return RankMismatchError(
-        f"Rank {rank}: `stop_training` must be alike on all ranks, but after epoch {epoch + 1} it "
-        f"is False on {go_on} and True on {stop}: {stop} would leave `fit` alone, and {go_on} "
-        "would wait in the next epoch. Give the callback that sets it, EarlyStopping for example, "
-        "to all ranks, and let it decide by what is the same on all, as logs are."
-        f"{threads.hint()}"
-    )
+def learning_rates(model: Any) -> dict[str, tf.Tensor]:
+    """Returns the learning rates that may be set, float32, by name; a schedule is no such rate."""
+    found: dict[str, tf.Tensor] = {}
+    for optimizer in optimizers_of(model):
+        rate = rate_of_optimizer(optimizer)
+        if isinstance(rate, KerasVariable):
+            name = f"{unequal_data.LEARNING_RATE} `{optimizer.name}`"
+            name = f"{name} ({len(found)})" if name in found else name
+            found[name] = tf.cast(tf.convert_to_tensor(rate.value), tf.float32)
+    return found

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfdp.base.recording import Recorder
 from tfdp.communication.engines import are_gpus
-from tfdp.communication.replicas import BatchShard, sharder_of
+from tfdp.communication.replicas import BatchShard, sharder_of, unequal_data
 from tfdp.keras import program_recording
 from tfdp.keras.divergent_variables import check_round_ended
 from tfdp.keras.trainer import batch_agreement
@@ -161,7 +161,7 @@ class _Running:
                 f"{self._model.steps_per_execution} now. Call `compile` with another one."
             )
         processes = self._strategy.extended.processes
-        explained = batch_agreement.explained(self._strategy)
+        explained = unequal_data.explained(self._strategy)
         with processes.explained(), explained, self._any_program.calling():
             try:
                 yield
