@@ -624,9 +624,7 @@ def test_a_learning_rate_of_one_rank_is_named_where_no_step_compares_batches(
 
     data = batches() if eagerly else strategy.distribute_datasets_from_function(batches)
     callbacks = [RATES["on a plateau"][0]()] if board.rank == 0 else []
-    with pytest.raises(
-        tfdp.errors.RankMismatchError, match=r"`sgd_of_test` is 0\.125 on rank 0"
-    ):
+    with pytest.raises(tfdp.errors.RankMismatchError, match=r"`sgd_of_test` is 0\.125 on rank 0"):
         model.fit(data, epochs=4, verbose=0, callbacks=callbacks)
 
 
