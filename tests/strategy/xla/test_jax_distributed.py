@@ -86,7 +86,7 @@ def test_a_training_goes_on_with_fewer_and_with_more_processes_within_rounding(t
         (
             "stops training",
             1,
-            "alike .* `stop_training` after .* is False on rank 0 and True on r",
+            "`stop_training` must be alike .* is False on rank 0 and True on r",
         ),
         ("stopped", 1, "Rank 0: lost rank 1: it gave no sign of life for 6. s"),
         (

@@ -26,7 +26,7 @@ GRADIENTS = "gradients"  # of a loop that knows nothing of replicas
 LEARNING_RATE = "the learning rate of optimizer"  # its name follows; the number is that of its bits
 
 # What a callback may set at any time, and what to do where it is set on some ranks alone.
-SET_BY_CALLBACKS = "what callbacks set"
+SET_BY_CALLBACKS = "what the callbacks of `fit` set"
 FOR_CALLBACKS = (
     "Give the callback that sets it, EarlyStopping or ReduceLROnPlateau for example, to all ranks, "
     "and let it decide by what is the same on all, as logs are."

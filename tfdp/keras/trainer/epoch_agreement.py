@@ -38,7 +38,8 @@ class EpochsCompared(keras.callbacks.Callback):
         }
         for name, rate in learning_rates(self.model).items():
             options[name] = unequal_data.readable(rate.numpy())
-        processes.compare(unequal_data.SET_BY_CALLBACKS, options, unequal_data.FOR_CALLBACKS)
+        subject = f"{unequal_data.SET_BY_CALLBACKS} by the end of an epoch"
+        processes.compare(subject, options, unequal_data.FOR_CALLBACKS)
 
 
 def learning_rates(model: Any) -> dict[str, tf.Tensor]:
