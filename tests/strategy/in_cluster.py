@@ -827,6 +827,21 @@ def test_rank_0_writes_files_and_all_decide_alike(strategy, board, tmp_path, cap
                harness.is_accumulator(old))  # fmt: skip
 
 
+def test_a_backup_that_is_not_whole_is_named_on_all_as_it_was_given(strategy, board, tmp_path):
+    with strategy.scope():
+        model = harness.dense_model()
+    own = tmp_path / ("shared" if board.rank == 0 else f"unseen-{board.rank}-{os.getpid()}")
+    if board.rank == 0:
+        own.mkdir()
+        (own / "training_metadata.json").write_text('{"epoch": 1}')
+    callback = keras.callbacks.BackupAndRestore(own)
+    callback.set_model(model)
+    named = rf"Rank {board.rank}: a backup must be whole, but '{own}/latest.* the folder '{own}'"
+    with pytest.raises(OSError, match=named):
+        callback.on_train_begin()
+    board.barrier("nobody waits")
+
+
 @pytest.mark.exhaustive("test_a_backup_that_only_rank_0_sees_is_restored_on_all")
 def test_a_backup_larger_than_a_message_is_restored(strategy, board, tmp_path):
     def fit(epochs):
