@@ -141,10 +141,13 @@ def on_rank_0(model: Any, path: str, act: Callable[[], Any], with_optimizers: bo
         act()
         return
     with _read_together(strategy, model, with_optimizers):
-        failed = None
+        failed: Exception | None = None
         processes.barrier(f"the saving of {os.path.basename(path)}")
         if processes.rank == 0:
-            failed = _attempt(act)
+            try:
+                act()
+            except Exception as error:  # whatever it is, the other ranks must not wait for it
+                failed = error
         reason = None if failed is None else _text(failed)
         reason = processes.from_first("a file", reason).value
     if isinstance(failed, OSError):
@@ -205,14 +208,6 @@ def _summed_variables(model: Any, with_optimizers: bool) -> list[Any]:
         for v in _variables(model, with_optimizers)
         if v.value.synchronization == summed or apart_of(v) or sharding_of(v)
     ]
-
-
-def _attempt(act: Callable[[], Any]) -> Exception | None:
-    try:
-        act()
-    except Exception as error:  # whatever it is, the other ranks must not wait for it
-        return error
-    return None
 
 
 def _error(number: int | None, text: str) -> OSError:
