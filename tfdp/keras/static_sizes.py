@@ -6,33 +6,15 @@ Keras makes of a known length must not make a difference.
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfdp.base.hooks import hook
+from tfdp.communication.replicas import one_device
 from tfdp.keras._keras import CompileLoss, get_keras_mask, set_keras_mask
-
-_TRACED: contextvars.ContextVar[bool] = contextvars.ContextVar("fixed sizes", default=False)
-
-
-@contextlib.contextmanager
-def of_fixed_sizes() -> Iterator[None]:
-    """Says of what is traced within that it is a program of fixed sizes."""
-    token = _TRACED.set(True)
-    try:
-        yield
-    finally:
-        _TRACED.reset(token)
-
-
-def are_traced() -> bool:
-    """Returns whether a program of fixed sizes is traced."""
-    return _TRACED.get()
 
 
 @hook(CompileLoss, "call")
@@ -48,7 +30,7 @@ def call(
     Keras weighs each output's logged loss by the length of the batch where a trace knows it, and by
     1 where not, as in `fit` on one device: a short last batch would weigh less.
     """
-    if are_traced() and len(keras.tree.flatten(y_pred)) > 1:
+    if one_device.program().sizes_are_fixed and len(keras.tree.flatten(y_pred)) > 1:
         y_pred = keras.tree.map_structure(_of_any_length, y_pred)
     return original(self, y_true, y_pred, sample_weight)
 

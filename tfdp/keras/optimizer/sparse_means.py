@@ -13,15 +13,15 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.base.hooks import hook
+from tfdp.communication.replicas import one_device
 from tfdp.keras._keras import numpy
-from tfdp.keras.static_sizes import are_traced
 
 
 @hook(numpy, "divide")
 def divide(original: Callable[..., Any], x1: Any, x2: Any) -> Any:
     """Divides rows of a table, in a program of fixed sizes, to a known number of rows."""
     is_of_table = isinstance(x1, tf.IndexedSlices) and len(getattr(x2, "shape", ())) > 0
-    if not (are_traced() and is_of_table):
+    if not (one_device.program().sizes_are_fixed and is_of_table):
         return original(x1, x2)
     x2 = tf.convert_to_tensor(x2)
     rows = original(x1.values, tf.gather(x2, x1.indices))

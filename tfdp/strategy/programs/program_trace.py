@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tfdp import keras as tfdp_keras
 from tfdp.partition import REPLICATED, Batch, Layout, Sharded
 from tfdp.strategy._tensorflow_programs import container_of_copy
 from tfdp.strategy.programs import captured, tracing
@@ -48,8 +47,10 @@ class ProgramTrace:
         self._strategy, self._options = strategy, options
         self.specs = tuple(specs)
         traced = tf.function(function)
-        normalized = tfdp_keras.of_each_replica(strategy.batch_normalization == "per_replica")
-        with tracing.outside_of_graphs(), tracing.as_on_one_device(strategy), normalized:
+        as_on_one_device = tracing.as_on_one_device(
+            strategy, moments_are_per_replica=strategy.batch_normalization == "per_replica"
+        )
+        with tracing.outside_of_graphs(), as_on_one_device:
             self.source = traced.get_concrete_function(*specs)
         self._captured = captured.captured_by(
             self.source.captured_inputs, strategy.extended.worker_devices
