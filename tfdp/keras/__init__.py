@@ -32,7 +32,6 @@ _MODULES = (
     "layers.batch_normalization",
     "layers.per_replica_moments",
     "optimizer.optimizer_hooks",
-    "optimizer.sparse_means",
     "run.lazy_variables",
     "run.seeds",
     "run.statistics",

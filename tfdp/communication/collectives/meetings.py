@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from tfdp.base import rank_comparison
@@ -59,6 +60,7 @@ class Meetings:
 
     def compare(self, subject: str, options: Mapping[str, object], fix: str = _FOR_SCRIPTS) -> None:
         """Compares all ranks' `options` (JSON): see `ProcessGroup`."""
+        options = json.loads(json.dumps(options))  # as the others get it
         told = [post.value for post in self.board.all_gather(subject, options)]
         rank_comparison.check(self.said_by, subject, told, fix)
 

@@ -18,7 +18,7 @@ from tfdp.communication.engines import are_gpus
 from tfdp.communication.replicas import BatchShard, sharder_of, unequal_data
 from tfdp.keras import program_recording
 from tfdp.keras.divergent_variables import check_round_ended
-from tfdp.keras.trainer import batch_agreement
+from tfdp.keras.trainer import step_agreement
 
 # Where Keras keeps the functions of its methods.
 _FUNCTIONS = {
@@ -206,7 +206,7 @@ class _Running:
         program = self._programs[step_function]
         program_recording.called(self._recorder, self._model, data)
         trained = self._model if self._trains else None
-        checks = batch_agreement.checked(self._strategy, data, self._recorder, trained)
+        checks = step_agreement.checked(self._strategy, data, self._recorder, trained)
         with tf.control_dependencies(checks):
             return program.on_shares(data) if isinstance(data, BatchShard) else program(data)
 
