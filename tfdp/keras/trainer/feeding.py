@@ -8,7 +8,6 @@ batches at each epoch.
 from __future__ import annotations
 
 import contextlib
-import contextvars
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ from tfdp.base.hooks import hook
 from tfdp.callbacks import Checkpoint, InputMonitor, Telemetry
 from tfdp.callbacks.checkpoint.place import AbstractPlace
 from tfdp.communication.replicas import compiler_of, replicas_of, sharder_of
-from tfdp.data.feed import AbstractFeed, trainer_knows_feeds
+from tfdp.data.feed import AbstractFeed, call_of_trainer, trainer_knows_feeds
 from tfdp.keras._keras import (
     EpochIterator,
     TensorFlowTrainer,
@@ -42,8 +41,9 @@ class _Call(NamedTuple):
     place: AbstractPlace | None = None
 
 
-_NO_CALL = _Call()
-_CALL = contextvars.ContextVar("call", default=_NO_CALL)
+def _call() -> _Call:
+    return call_of_trainer() or _Call()
+
 
 # The strategy that Keras uses where there is none.
 _DEFAULT = tf.distribute.get_strategy()
@@ -111,12 +111,9 @@ def during(method: str, model: Any, checkpoint: Checkpoint | None) -> Iterator[N
     """
     own = getattr(type(model), "make_predict_function", None)
     predicts = method == "predict" and own is vars(TensorFlowTrainer)["make_predict_function"]
-    token = _CALL.set(_Call(predicts, None if checkpoint is None else checkpoint.place))
-    try:
-        with trainer_knows_feeds(), checkpointing.closing(checkpoint):
-            yield
-    finally:
-        _CALL.reset(token)
+    call = _Call(predicts, None if checkpoint is None else checkpoint.place)
+    with trainer_knows_feeds(call), checkpointing.closing(checkpoint):
+        yield
 
 
 @contextlib.contextmanager
@@ -181,7 +178,7 @@ def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) 
         # A feed shuffles by itself; Keras would warn of its own default, `shuffle=True`.
         kwargs |= {"x": feed, "shuffle": False}
         self._tfdp_feed = feed
-    self._tfdp_gives_cuts = _CALL.get().takes_shards
+    self._tfdp_gives_cuts = _call().takes_shards
     original(self, **kwargs)
 
 
@@ -217,7 +214,7 @@ def enumerate_iterator(original: Callable[..., Any], self: Any) -> Any:
     feed = getattr(self, "_tfdp_feed", None)
     if feed is not None:
         self._num_batches = feed.batches_left
-    steps = checkpointing.executions(_CALL.get().place, original, self)
+    steps = checkpointing.executions(_call().place, original, self)
     return _counted(self, feed, steps) if feed is not None and self._tfdp_counts else steps
 
 
