@@ -280,7 +280,7 @@ DIFFERENT = {
         "rows of x/words in one.* `strategy.distribute_datasets_from_f",
     ),
     "a generator of its own": (generated, "one seed for what shuffles, draws or generates"),
-    "other numbers of examples": (shorter, "4 on rank 0, 3 on rank 1"),
+    "other numbers of examples": (shorter, "4 on rank 0 and 3 on rank 1"),
 }
 
 
@@ -326,6 +326,6 @@ def test_ranks_that_train_on_different_single_batches_are_named(replicas):
     rank, _ = rank_and_size()
     with pytest.raises(tfdp.errors.RankMismatchError, match="rows of y in one are others on rank"):
         model.train_on_batch(X, Y + rank)
-    with pytest.raises(tfdp.errors.RankMismatchError, match="14 on rank 0, 13 on rank 1"):
+    with pytest.raises(tfdp.errors.RankMismatchError, match="14 on rank 0 and 13 on rank 1"):
         model.test_on_batch(X[rank:], Y[rank:])
     model.train_on_batch(X, Y)

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tfdp import keras as tfdp_keras
+from tfdp.communication.replicas import one_device
 
 tfdp_keras.install()
 
@@ -27,7 +28,7 @@ def quotient(table, rows=True):
 def test_the_numbers_are_those_of_the_whole(name):
     table = tf.constant(TABLES[name])
     expected = quotient(table, rows=False)
-    with tfdp_keras.of_fixed_sizes():
+    with one_device.traced(sizes_are_fixed=True):
         np.testing.assert_array_equal(tf.convert_to_tensor(quotient(table)), expected)
 
 
@@ -37,12 +38,12 @@ def test_the_number_of_rows_is_known_before_a_run():
         return quotient(table).values
 
     assert rows.get_concrete_function().structured_outputs.shape[0] is None
-    with tfdp_keras.of_fixed_sizes():
+    with one_device.traced(sizes_are_fixed=True):
         assert tf.function(rows.python_function, input_signature=rows.input_signature)(
             tf.ones([4, 2])
         ).shape == (7, 2)
 
 
 def test_a_number_divides_rows_alone():
-    with tfdp_keras.of_fixed_sizes():
+    with one_device.traced(sizes_are_fixed=True):
         assert quotient(tf.constant(2.0)).values.shape == (3, 2)

@@ -1,7 +1,6 @@
 """What is made or done on the wrong side of the scope is an error that says what to do."""
 
 import contextlib
-import weakref
 
 import harness
 import keras
@@ -11,7 +10,7 @@ import tiers
 from keras import layers
 
 import tfdp
-from tfdp.keras.trainer import forgotten_scopes
+from tfdp.base import hooks
 
 pytestmark = pytest.mark.slow
 
@@ -148,7 +147,8 @@ def test_a_model_compiled_in_the_scope_must_be_built_there():
 def test_a_model_built_and_compiled_outside_trains_on_one_device_and_that_is_said_once(
     caplog, monkeypatch
 ):
-    monkeypatch.setattr(forgotten_scopes, "_told", weakref.WeakSet())
+    for earlier in hooks.users():  # of other tests, if they live
+        monkeypatch.setattr(earlier.adapter_state, "warned_about", set())
     strategy = harness.strategy(2)
     for _ in range(2):
         model = harness.build_in_scope(harness.dense_model)

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tfdp.base import rank_comparison
 from tfdp.base.words import ranks_in_words
 from tfdp.cluster.control_channel import ControlChannel
-from tfdp.errors import CollectiveTimeoutError, RankMismatchError
+from tfdp.errors import CollectiveTimeoutError
 
 # What is waited for by a process that has traced a function, until all have; its name follows.
 TRACE_OF = "the trace of "
@@ -186,16 +187,15 @@ class Watchdog:
 
     def _check_settings(self, signs: dict[int, dict[str, Any]], texts: str) -> None:
         for name in self._own["settings"]:
-            by_value: dict[Any, list[int]] = {}
-            for rank, sign in signs.items():
-                by_value.setdefault(sign["settings"][name], []).append(rank)
-            if len(by_value) > 1:
-                values = [f"{value} on {ranks_in_words(them)}" for value, them in by_value.items()]
+            values = [sign["settings"][name] for sign in signs.values()]
+            if len({*values}) > 1:
                 self._board.fail(
-                    RankMismatchError(
-                        f"Rank {self._board.rank}: {name} must be alike on all ranks, but it is "
-                        f"{' and '.join(values)}, and they wait for each other. {texts} Let all "
-                        "ranks set it in the same place, by what is the same on all, as logs are."
+                    rank_comparison.mismatch(
+                        f"Rank {self._board.rank}: ",
+                        f"{name} must be alike on all ranks",
+                        f"it is {rank_comparison.by_ranks(values)}, and they wait for each other",
+                        f"{texts} Let all ranks set it in the same place, by what is the same on "
+                        "all, as logs are.",
                     )
                 )
                 return
@@ -207,12 +207,14 @@ class Watchdog:
             traced = [what for what in waits if what.startswith(TRACE_OF)]
             if traced and steps < latest:
                 self._board.fail(
-                    RankMismatchError(
-                        f"Rank {self._board.rank}: every rank must call a function with the same "
-                        "values of Python, and tensors of the same shapes and dtypes, but "
+                    rank_comparison.mismatch(
+                        f"Rank {self._board.rank}: ",
+                        "every rank must call a function with the same values of Python, and "
+                        "tensors of the same shapes and dtypes",
                         f"{traced[0].removeprefix(TRACE_OF)!r} was traced once more on rank "
                         f"{rank}, for values that are new to it, and {ranks_in_words(called)} went "
-                        f"on without. {texts} Compute them from what is the same on all ranks."
+                        "on without",
+                        f"{texts} Compute them from what is the same on all ranks.",
                     )
                 )
                 return

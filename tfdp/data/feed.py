@@ -14,10 +14,8 @@ if TYPE_CHECKING:
 
     from tfdp.data.tally import Tally
 
-# True while Keras' trainer runs with the hooks of tfdp, which give it a feed's batches.
-_TRAINER_KNOWS_FEEDS: contextvars.ContextVar[bool] = contextvars.ContextVar(
-    "trainer_knows_feeds", default=False
-)
+# What the hooks that give a feed's batches to Keras' trainer know of its call; None without them.
+_CALL: contextvars.ContextVar[object] = contextvars.ContextVar("call", default=None)
 _TRAINER = "keras.src.trainers."
 
 
@@ -109,13 +107,18 @@ class AbstractFeed(abc.ABC):
 
 
 @contextlib.contextmanager
-def trainer_knows_feeds() -> Iterator[None]:
-    """Lets Keras' trainer ask for feeds, which it gets through the hooks of tfdp."""
-    token = _TRAINER_KNOWS_FEEDS.set(True)
+def trainer_knows_feeds(call: object) -> Iterator[None]:
+    """Declares that Keras' trainer runs with hooks that read feeds, and what they know of it."""
+    token = _CALL.set(call)
     try:
         yield
     finally:
-        _TRAINER_KNOWS_FEEDS.reset(token)
+        _CALL.reset(token)
+
+
+def call_of_trainer() -> Any:
+    """Returns what hooks know of the call of Keras' trainer that runs; None: nothing."""
+    return _CALL.get()
 
 
 def check_asker() -> None:
@@ -126,7 +129,7 @@ def check_asker() -> None:
         middle of an epoch, and count the wrong batches.
     """
     asker = sys._getframe(2).f_globals.get("__name__", "")
-    if asker.startswith(_TRAINER) and not _TRAINER_KNOWS_FEEDS.get():
+    if asker.startswith(_TRAINER) and _CALL.get() is None:
         raise RuntimeError(
             "`fit`, `evaluate` and `predict` must know of pipelines, to tell them where an epoch "
             "begins, but no strategy of tfdp was made before. Make one, on one device too: "

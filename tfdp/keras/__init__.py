@@ -2,20 +2,17 @@
 
 Each hook wraps one function of Keras or TensorFlow, and calls it as it is outside of a strategy of
 tfdp; the hooks in `feeding`, for pipelines, act without a strategy too. The strategy uses
-`install`, `around_replicas`, `end_rounds`, `end_averages`, `explain`, `compile_ahead`,
-`of_each_replica` and `of_fixed_sizes`. A program that gives a pipeline to `fit` without any
-strategy calls `install` itself.
+`install`, `around_replicas`, `end_rounds`, `end_averages`, `explain` and `compile_ahead`. A program
+that gives a pipeline to `fit` without any strategy calls `install` itself.
 """
 
 import importlib
 from typing import Any
 
 from tfdp.base import hooks
-from tfdp.keras.layers.per_replica_moments import of_each_replica
 from tfdp.keras.optimizer.local_sgd_rounds import end_averages, end_rounds
 from tfdp.keras.replica_step import StrategyState
 from tfdp.keras.run.replica_functions import around_replicas
-from tfdp.keras.static_sizes import of_fixed_sizes
 from tfdp.keras.trainer.compiled_steps import compile_ahead
 from tfdp.keras.trainer.partitioned_steps import explain
 
@@ -27,8 +24,6 @@ __all__ = [
     "end_rounds",
     "explain",
     "install",
-    "of_each_replica",
-    "of_fixed_sizes",
     "register",
 ]
 
@@ -37,7 +32,6 @@ _MODULES = (
     "layers.batch_normalization",
     "layers.per_replica_moments",
     "optimizer.optimizer_hooks",
-    "optimizer.sparse_means",
     "run.lazy_variables",
     "run.seeds",
     "run.statistics",

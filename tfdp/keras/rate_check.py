@@ -17,9 +17,8 @@ from tfdp.optimizers.scaling import ScaledRate
 
 _KERAS_BATCH_SIZE = 32  # the default of `fit` on arrays
 
-# The rate that each optimizer was given, and the last warning about it.
-_GIVEN_RATES: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
-_WARNED: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+# The scaled rates that optimizers were given.
+_GIVEN_RATES: weakref.WeakKeyDictionary[Any, ScaledRate] = weakref.WeakKeyDictionary()
 
 
 def prepare(model: Any, arguments: dict[str, Any]) -> None:
@@ -57,26 +56,34 @@ def _compare_batch_and_rate(model: Any, arguments: dict[str, Any]) -> None:
         return
     accumulated = optimizer.gradient_accumulation_steps or 1
     now = batch * accumulated
-    if rate.batch != now:
-        _warn_once(
-            optimizer,
-            f"The learning rate was scaled for a batch of {rate.batch}, but an update has {now} "
-            f"examples ({_mix(batch, accumulated)}). Use `batch={now}` in "
-            "`scale_learning_rate`, or another batch in `fit`.",
-        )
+    mix = f"a global batch of {batch}"
+    if accumulated > 1:
+        mix += f", accumulated {accumulated} times"
+    said = (
+        f"The learning rate was scaled for a batch of {rate.batch}, but an update has {now} "
+        f"examples ({mix}). Use `batch={now}` in `scale_learning_rate`, or another batch in `fit`."
+    )
+    warned = strategy.adapter_state.warned_about
+    if rate.batch != now and said not in warned:
+        warned.add(said)
+        logging.getLogger("tfdp").warning(said)
 
 
 def scaled_rate(optimizer: Any) -> ScaledRate | None:
     """Returns the `ScaledRate` in an optimizer's rate or schedule; None if there is none now."""
     found = _find_scaled(rate_of_optimizer(optimizer))
-    if found is None and not _was_set_since(optimizer):
-        found = _find_scaled(_GIVEN_RATES.get(optimizer))
-    return found
+    given = _GIVEN_RATES.get(optimizer)
+    if found is not None or given is None:
+        return found
+    is_set_since = not math.isclose(
+        float(optimizer.learning_rate), given, rel_tol=1e-6, abs_tol=1e-30
+    )
+    return None if is_set_since else given
 
 
 def note_rate(optimizer: Any, learning_rate: Any) -> None:
     """Keeps the rate that an optimizer is given, since its variable forgets the batch it is for."""
-    if isinstance(learning_rate, float):
+    if isinstance(learning_rate, ScaledRate):
         _GIVEN_RATES[optimizer] = learning_rate
 
 
@@ -118,13 +125,6 @@ def _find_scaled(rate: Any) -> ScaledRate | None:
     return None
 
 
-def _was_set_since(optimizer: Any) -> bool:
-    given = _GIVEN_RATES.get(optimizer)
-    return given is not None and not math.isclose(
-        float(optimizer.learning_rate), given, rel_tol=1e-6, abs_tol=1e-30
-    )
-
-
 def _sets_rates(arguments: dict[str, Any]) -> bool:
     """Returns whether a callback sets the rate, in place of the optimizer's own."""
     callbacks = arguments.get("callbacks") or []
@@ -132,15 +132,3 @@ def _sets_rates(arguments: dict[str, Any]) -> bool:
         callbacks = callbacks.callbacks
     kind = keras.callbacks.LearningRateScheduler
     return any(isinstance(callback, kind) for callback in tf.nest.flatten(callbacks))
-
-
-def _mix(batch: int, accumulated: int) -> str:
-    return f"a global batch of {batch}" + (
-        f", accumulated {accumulated} times" if accumulated > 1 else ""
-    )
-
-
-def _warn_once(optimizer: Any, text: str) -> None:
-    if _WARNED.get(optimizer) != text:
-        _WARNED[optimizer] = text
-        logging.getLogger("tfdp").warning(text)

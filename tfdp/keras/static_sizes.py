@@ -6,33 +6,15 @@ Keras makes of a known length must not make a difference.
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfdp.base.hooks import hook
-from tfdp.keras._keras import CompileLoss, get_keras_mask, set_keras_mask
-
-_TRACED: contextvars.ContextVar[bool] = contextvars.ContextVar("fixed sizes", default=False)
-
-
-@contextlib.contextmanager
-def of_fixed_sizes() -> Iterator[None]:
-    """Says of what is traced within that it is a program of fixed sizes."""
-    token = _TRACED.set(True)
-    try:
-        yield
-    finally:
-        _TRACED.reset(token)
-
-
-def are_traced() -> bool:
-    """Returns whether a program of fixed sizes is traced."""
-    return _TRACED.get()
+from tfdp.communication.replicas import one_device
+from tfdp.keras._keras import CompileLoss, get_keras_mask, numpy, set_keras_mask
 
 
 @hook(CompileLoss, "call")
@@ -48,9 +30,30 @@ def call(
     Keras weighs each output's logged loss by the length of the batch where a trace knows it, and by
     1 where not, as in `fit` on one device: a short last batch would weigh less.
     """
-    if are_traced() and len(keras.tree.flatten(y_pred)) > 1:
+    if one_device.program().sizes_are_fixed and len(keras.tree.flatten(y_pred)) > 1:
         y_pred = keras.tree.map_structure(_of_any_length, y_pred)
     return original(self, y_true, y_pred, sample_weight)
+
+
+@hook(numpy, "divide")
+def divide(original: Callable[..., Any], x1: Any, x2: Any) -> Any:
+    """Divides rows of a table, in a program of fixed sizes, to a known number of rows.
+
+    An optimizer such as RMSprop divides the rows of an embedding's gradient by a whole table. Where
+    that has zeros, Keras adds their rows, which become NaN, to those of the quotient, and only a
+    run says how many. A program of fixed sizes adds all rows, zeros mostly.
+    """
+    is_of_table = isinstance(x1, tf.IndexedSlices) and len(getattr(x2, "shape", ())) > 0
+    if not (one_device.program().sizes_are_fixed and is_of_table):
+        return original(x1, x2)
+    x2 = tf.convert_to_tensor(x2)
+    rows = original(x1.values, tf.gather(x2, x1.indices))
+    size = tf.shape(x2, x1.indices.dtype)[0]
+    is_among = tf.math.unsorted_segment_sum(tf.ones_like(x1.indices), x1.indices, size) > 0
+    is_among = tf.reshape(is_among, [-1, *[1] * (x2.shape.rank - 1)])
+    others = tf.where(is_among, tf.zeros_like(x2), original(tf.zeros_like(x2), x2))
+    indices = tf.concat([x1.indices, tf.range(size)], 0)
+    return tf.IndexedSlices(tf.concat([rows, others], 0), indices, x1.dense_shape)
 
 
 def _of_any_length(predicted: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 from collections.abc import Sequence
@@ -227,9 +226,6 @@ class DataParallelStrategy(OneDevicePrograms):
             bucket_bytes=bucket_bytes or _bucket_bytes_of(topology),
             exchange=ExchangeOptions(compression, synchronization, shard),
             around_replicas=tfdp_keras.around_replicas,
-            around_traces=functools.partial(
-                tfdp_keras.of_each_replica, batch_normalization == "per_replica"
-            ),
         )
         self.adapter_state = tfdp_keras.StrategyState()
         self.compression = compression

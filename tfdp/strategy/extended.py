@@ -76,7 +76,6 @@ class DataParallelExtended(CrossReplica, HasReplicas):
       exchange: What the replicas exchange in a training.
       around_replicas: Makes the context around a replica function from the function, the strategy
         and its replicas.
-      around_traces: Makes the context around the trace of a program for one device.
     """
 
     replicas: StrategyReplicas
@@ -95,7 +94,6 @@ class DataParallelExtended(CrossReplica, HasReplicas):
             [ReplicaFunction, tf.distribute.Strategy, Replicas],
             contextlib.AbstractContextManager[ReplicaFunction],
         ],
-        around_traces: Callable[[], contextlib.AbstractContextManager[None]],
     ) -> None:
         self.processes = processes
         self._name = f"strategy {strategy_number}"
@@ -121,7 +119,6 @@ class DataParallelExtended(CrossReplica, HasReplicas):
             self._agreement,
             self._between,
             self._as_replica,
-            around_traces,
         )
 
     @property

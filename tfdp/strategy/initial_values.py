@@ -7,9 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.base import threads
+from tfdp.base import rank_comparison
 from tfdp.communication.replicas import ProcessGroup
-from tfdp.errors import RankMismatchError
 from tfdp.strategy._tensorflow import CheckpointInitialValue
 
 
@@ -45,11 +44,12 @@ def of_rank_0(
         first = processes.from_first(f"{strategy}: a new variable", own, payload)
         for option, expected in first.value.items():
             if option != "name" and own[option] != expected:
-                error = RankMismatchError(
-                    f"{processes.said_by}every rank must make the same variables in the same "
-                    f"order, but {option} of {own['name']!r} is {own[option]!r} here, and rank 0 "
-                    f"has {expected!r} for {first.value['name']!r}. Build the same model on all "
-                    f"ranks.{threads.hint()}"
+                error = rank_comparison.mismatch(
+                    processes.said_by,
+                    "every rank must make the same variables in the same order",
+                    f"{option} of {own['name']!r} is {own[option]!r} here, and rank 0 has "
+                    f"{expected!r} for {first.value['name']!r}",
+                    "Build the same model on all ranks.",
                 )
                 processes.fail(error)
                 raise error

@@ -76,7 +76,10 @@ def test_loops_of_their_own_train_as_that_of_one_device(tmp_path):
     ("kind", "error"),
     tiers.first_of(
         ("unlike epochs", "`fit` must be alike on all ranks, but argument epochs is"),
-        ("unlike batches", "must give a step the same whole batch"),
+        (
+            "unlike batches",
+            "the same whole batch, but the batch on rank 1 is another one",
+        ),
     ),
 )
 def test_what_processes_do_unlike_each_other_is_refused(kind, error, tmp_path):

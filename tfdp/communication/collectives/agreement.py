@@ -10,10 +10,10 @@ from __future__ import annotations
 import collections
 import functools
 import hashlib
-import itertools
 from collections.abc import Callable, Sequence
 
 from tfdp.base import threads
+from tfdp.base.rank_comparison import first_difference
 from tfdp.cluster.control_channel import ControlChannel, Post
 from tfdp.cluster.watchdog import TRACE_OF
 from tfdp.communication.engines.sequence import CollectiveCall, Sequences
@@ -152,7 +152,7 @@ class CollectiveAgreement:
         other: int,
         post: Post,
     ) -> Exception:
-        position, (a, b) = _first_difference(operations, post.value["operations"])
+        position, (a, b) = first_difference(operations, post.value["operations"])
         theirs = b.partition("#")[0] if b else "missing"
         if a and b and theirs == a.partition("#")[0]:
             theirs = "another one, of other inputs or attributes,"
@@ -168,7 +168,7 @@ class CollectiveAgreement:
     def _collectives_differ(
         self, calls: list[str], function: str, other: int, post: Post
     ) -> Exception:
-        position, (a, b) = _first_difference(calls, post.value["calls"])
+        position, (a, b) = first_difference(calls, post.value["calls"])
         return CollectiveMismatchError(
             f"Rank {self._board.rank}: every rank must issue the same collectives in the same "
             f"order, but number {position + 1} is {a or 'missing'} in {function!r} of rank "
@@ -176,15 +176,3 @@ class CollectiveAgreement:
             f"{other}. Take Python branches that depend on the rank out of the step, and give all "
             f"ranks batches of the same shapes.{threads.hint()}"
         )
-
-
-def _first_difference(
-    own: Sequence[str], theirs: Sequence[str]
-) -> tuple[int, tuple[str | None, str | None]]:
-    """Returns where two lists first differ, and what they have there.
-
-    >>> _first_difference(["a", "b"], ["a"])
-    (1, ('b', None))
-    """
-    pairs = enumerate(itertools.zip_longest(own, theirs))
-    return next((at, pair) for at, pair in pairs if pair[0] != pair[1])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 
-from tfdp.base import threads
+from tfdp.base import rank_comparison
 from tfdp.cluster.control_channel import ControlChannel, Post
 from tfdp.communication.collectives import random_states, streaming
-from tfdp.errors import RankMismatchError
+
+_FOR_SCRIPTS = "Give all ranks the same script and data."
 
 
 class Meetings:
@@ -57,22 +59,11 @@ class Meetings:
         """Returns on rank 0 all ranks' payloads: see `streaming`."""
         return streaming.bring_to_first(self.board, key, payload)
 
-    def compare(self, subject: str, options: Mapping[str, object]) -> None:
-        """Waits for all ranks' `options` (JSON) and compares them.
-
-        Raises:
-          RankMismatchError: Names the option, the rank and both values.
-        """
-        for rank, post in enumerate(self.board.all_gather(subject, options)):
-            others = post.value
-            for option in sorted({*options, *others}):
-                if options.get(option) != others.get(option):
-                    raise RankMismatchError(
-                        f"Rank {self.rank}: {subject} must be alike on all ranks, but {option} is "
-                        f"{options.get(option)!r} on rank {self.rank} and {others.get(option)!r} "
-                        f"on rank {rank}. Give all ranks the same script and data."
-                        f"{threads.hint()}"
-                    )
+    def compare(self, subject: str, options: Mapping[str, object], fix: str = _FOR_SCRIPTS) -> None:
+        """Compares all ranks' `options` (JSON): see `ProcessGroup`."""
+        options = json.loads(json.dumps(options))  # as the others get it
+        told = [post.value for post in self.board.all_gather(subject, options)]
+        rank_comparison.check(self.said_by, subject, told, fix)
 
     def fail(self, error: Exception) -> None:
         """Tells all ranks of `error`, with which they end."""

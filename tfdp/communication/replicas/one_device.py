@@ -1,28 +1,54 @@
-"""Whether the calling thread traces a program as one device has it: there are no replicas then."""
+"""The program of one device that the calling thread traces: there are no replicas in it."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 from collections.abc import Iterator
+from typing import NamedTuple
 
 _thread = threading.local()
 
 
+class TracedProgram(NamedTuple):
+    """What is known of the program that the calling thread traces.
+
+    Attributes:
+      is_traced: Whether it traces a program as on one device.
+      sizes_are_fixed: Whether all sizes in it are known, where one device's trace knows fewer.
+      moments_are_per_replica: Whether plain batch normalization in it is by each replica's moments.
+    """
+
+    is_traced: bool = False
+    sizes_are_fixed: bool = False
+    moments_are_per_replica: bool = False
+
+
+_NONE = TracedProgram()
+
+
+def program() -> TracedProgram:
+    """Returns what is known of the program that the calling thread traces."""
+    return getattr(_thread, "program", _NONE)
+
+
 def is_traced() -> bool:
     """Returns whether the calling thread traces a program as on one device."""
-    return bool(getattr(_thread, "depth", 0))
+    return program().is_traced
 
 
 @contextlib.contextmanager
-def traced() -> Iterator[None]:
+def traced(**known: bool) -> Iterator[None]:
     """Declares that what the calling thread traces is a program of one device.
 
-    >>> with traced():
-    ...     is_traced()
-    True
+    Args:
+      **known: What is known of it, as attributes of `TracedProgram`; the rest is as it was.
+
+    >>> with traced(sizes_are_fixed=True), traced():
+    ...     is_traced(), program().sizes_are_fixed
+    (True, True)
     """
-    with _depth(getattr(_thread, "depth", 0) + 1):
+    with _as(program()._replace(is_traced=True, **known)):
         yield
 
 
@@ -34,14 +60,14 @@ def left() -> Iterator[None]:
     ...     is_traced()
     False
     """
-    with _depth(0):
+    with _as(_NONE):
         yield
 
 
 @contextlib.contextmanager
-def _depth(depth: int) -> Iterator[None]:
-    outer, _thread.depth = getattr(_thread, "depth", 0), depth
+def _as(traced_program: TracedProgram) -> Iterator[None]:
+    outer, _thread.program = program(), traced_program
     try:
         yield
     finally:
-        _thread.depth = outer
+        _thread.program = outer

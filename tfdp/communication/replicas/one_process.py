@@ -75,7 +75,7 @@ class OneProcess:
         """Returns the given payload as the only one."""
         return [payload]
 
-    def compare(self, subject: str, options: Mapping[str, object]) -> None:
+    def compare(self, subject: str, options: Mapping[str, object], fix: str = "") -> None:
         """Does nothing, for there are no other options to compare with."""
 
     def flush(self) -> None:

@@ -122,11 +122,13 @@ class ProcessGroup(Protocol):
         of one call at a time: the others wait until it asks for theirs.
         """
 
-    def compare(self, subject: str, options: Mapping[str, object]) -> None:
+    def compare(self, subject: str, options: Mapping[str, object], fix: str = ...) -> None:
         """Waits for the `options` (JSON) of all processes, and compares them.
 
+        Each sends one message to all. `fix` says what to do where they differ.
+
         Raises:
-          RankMismatchError: Names the option, the rank and both values.
+          RankMismatchError: Names the option, and which ranks have which value.
         """
 
     def flush(self) -> None:

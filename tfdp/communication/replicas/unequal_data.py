@@ -1,4 +1,4 @@
-"""The errors for ranks that do not have the same batches."""
+"""The comparison of ranks' data in graphs, and the errors for ranks whose data differ."""
 
 from __future__ import annotations
 
@@ -7,26 +7,32 @@ import re
 import urllib.parse
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import tensorflow as tf
 
-from tfdp.base import threads
-from tfdp.errors import RankMismatchError
+from tfdp.base import rank_comparison
+from tfdp.base.words import ranks_in_words
 
-# The messages of checks in graphs that all ranks have the same data; each rank's number follows.
-ENDED = "Every rank must have as many batches; whether there is one (1) or not (0), by rank:"
-UNEQUAL = "Every rank must have the same batches; number of examples in this one, by rank:"
-DIFFERENT = (
-    "Every rank must have the same batches (no `shard`, one seed); fingerprints, by rank, of"
-)
+_DIFFERENT = "Every rank must have the same batches (no `shard`, one seed); numbers, by rank, of"
 
 # Other characters, of a key in a batch, are quoted there: they could end a name, or are escaped.
 _AS_THEY_ARE = " ,/[]`"
 
-# What is compared besides tensors: the program that a function became, by its Python values too.
-PROGRAM = "the function, as it was traced"
+# What is compared besides the leaves of batches and other tensors, each with an error of its own.
+ENDED = "whether there is a batch (1) or not (0)"
+EXAMPLES = "the examples in a batch"
+PROGRAM = "the function, as it was traced"  # by the values of Python that it was given, too
+GRADIENTS = "gradients"  # of a loop that knows nothing of replicas
+LEARNING_RATE = "the learning rate of optimizer"  # its name follows; the number is that of its bits
 
-# The gradients of a loop that knows nothing of replicas.
-GRADIENTS = "gradients"
+# What a callback may set at any time, and what to do where it is set on some ranks alone.
+SET_BY_CALLBACKS = "what the callbacks of `fit` set"
+FOR_CALLBACKS = (
+    "Give the callback that sets it, EarlyStopping or ReduceLROnPlateau for example, to all ranks, "
+    "and let it decide by what is the same on all, as logs are."
+)
+
+_FOR_DATASETS = "Give all ranks the same dataset: each takes its share of every batch by itself."
 
 
 def checks(by_rank: tf.Tensor, names: Sequence[str]) -> list[tf.Operation]:
@@ -34,10 +40,10 @@ def checks(by_rank: tf.Tensor, names: Sequence[str]) -> list[tf.Operation]:
 
     Args:
       by_rank: The numbers, a row for each rank.
-      names: What they are of.
+      names: What they are of. Of those that differ the first is named.
     """
     named = "; ".join(urllib.parse.quote(name, _AS_THEY_ARE) for name in names)
-    said = [f"{DIFFERENT} {named}:", by_rank]
+    said = [f"{_DIFFERENT} {named}:", by_rank]
     condition = tf.reduce_all(by_rank == by_rank[:1])
     # In a graph `tf.debugging.Assert` puts a conditional around it, which each step runs.
     check = tf.raw_ops.Assert(condition=condition, data=said, summarize=-1)
@@ -46,7 +52,7 @@ def checks(by_rank: tf.Tensor, names: Sequence[str]) -> list[tf.Operation]:
 
 def found_in(error: Exception) -> tuple[str, list[int]] | None:
     """Returns the first name, with its numbers by rank, that `checks` found to differ; or None."""
-    found = re.search(re.escape(DIFFERENT) + r" (.*?):\] \[(\[[-\d\]\[ ]+\])\]", str(error))
+    found = re.search(re.escape(_DIFFERENT) + r" (.*?):\] \[(\[[-\d\]\[ ]+\])\]", str(error))
     if found is None:
         return None
     rows = [list(map(int, row.split())) for row in re.findall(r"[-\d ]+", found[2])]
@@ -68,51 +74,54 @@ def explained(rank: int) -> Iterator[None]:
     try:
         yield
     except tf.errors.InvalidArgumentError as error:
-        for text in (ENDED, UNEQUAL):
-            # The message of an operation in a graph, and that of an eager check.
-            found = re.search(re.escape(text) + r"(?:\] \[\[?|'\n)([\d., ]+)", str(error))
-            if found is not None:
-                numbers = [int(float(number)) for number in re.findall(r"[\d.]+", found[1])]
-                raise RankMismatchError(_described(text, numbers, rank)) from error
-        different = found_in(error)
-        if different is not None:
-            raise RankMismatchError(_told_apart(*different, rank)) from error
-        raise
+        found = found_in(error)
+        if found is None:
+            raise
+        said_by = f"Rank {rank}: "
+        if found[0].startswith(LEARNING_RATE):
+            rates = np.asarray(found[1], "int32").view("float32")
+            told = [{found[0]: readable(rate)} for rate in rates]
+            rank_comparison.check(said_by, SET_BY_CALLBACKS, told, FOR_CALLBACKS)
+        raise rank_comparison.mismatch(said_by, *_described(*found)) from error
 
 
-def _described(text: str, numbers: list[int], own: int) -> str:
-    if text == ENDED:
-        over = " and ".join(str(rank) for rank, left in enumerate(numbers) if not left)
-        what = f"as many batches as the others, but the data of rank {over} ended before theirs"
-    else:
-        each = [f"{number} on rank {rank}" for rank, number in enumerate(numbers)]
-        what = f"the same batches, but the examples in one are {', '.join(each)}"
-    return (
-        f"Rank {own}: every rank must have {what}. Give all ranks the same dataset: each "
-        f"takes its share of every batch by itself.{threads.hint()}"
-    )
+def readable(rate: np.float32) -> float:
+    """Returns a learning rate with the digits that tell it from others in float32.
+
+    >>> readable(np.float32(0.1))
+    0.1
+    """
+    return float(str(rate))
 
 
-def _told_apart(name: str, numbers: Sequence[int], own: int) -> str:
-    others = " and ".join(str(rank) for rank, number in enumerate(numbers) if number != numbers[0])
+def _described(name: str, numbers: Sequence[int]) -> tuple[str, str, str]:
+    """Returns what must hold, what was found, and what to do."""
+    others = ranks_in_words(rank for rank, each in enumerate(numbers) if each != numbers[0])
+    if name == ENDED:
+        over = ranks_in_words(rank for rank, is_there in enumerate(numbers) if not is_there)
+        found = f"the data of {over} ended before those of the others"
+        return "every rank must have as many batches", found, _FOR_DATASETS
+    if name == EXAMPLES:
+        found = f"the examples in one are {rank_comparison.by_ranks(numbers)}"
+        return "every rank must have the same batches", found, _FOR_DATASETS
     if name == PROGRAM:
         return (
-            f"Rank {own}: every rank must call a partitioned function with the same "
-            f"values, but those of Python among its arguments, or what it computes of them, are "
-            f"others on rank {others} than on rank 0. Compute them from what is the same on all "
-            f"ranks.{threads.hint()}"
+            "every rank must call a partitioned function with the same values",
+            "those of Python among its arguments, or what it computes of them, are others on "
+            f"{others} than on rank 0",
+            "Compute them from what is the same on all ranks.",
         )
     if name == GRADIENTS:
         return (
-            f"Rank {own}: in a loop that knows nothing of replicas every rank must be "
-            f"given the same batches, but the gradients on rank {others} are others than on rank "
-            "0. Give all ranks the same dataset, in the same order; or decorate the step with "
-            f"`@strategy.partitioned`, which has each rank compute its share.{threads.hint()}"
+            "in a loop that knows nothing of replicas every rank must be given the same batches",
+            f"the gradients on {others} are others than on rank 0",
+            "Give all ranks the same dataset, in the same order; or decorate the step with "
+            "`@strategy.partitioned`, which has each rank compute its share.",
         )
     return (
-        f"Rank {own}: every rank must be given the same global batches, of which each "
-        f"takes its own share, but the first or last rows of {name} in one are others on rank "
-        f"{others} than on rank 0. Give all ranks the same dataset, in the same order: no `shard`, "
-        "one seed for what shuffles, draws or generates. Or let each rank read examples of its own "
-        f"by `strategy.distribute_datasets_from_function(fn)`.{threads.hint()}"
+        "every rank must be given the same global batches, of which each takes its own share",
+        f"the first or last rows of {name} in one are others on {others} than on rank 0",
+        "Give all ranks the same dataset, in the same order: no `shard`, one seed for what "
+        "shuffles, draws or generates. Or let each rank read examples of its own by "
+        "`strategy.distribute_datasets_from_function(fn)`.",
     )

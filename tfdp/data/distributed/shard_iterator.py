@@ -235,8 +235,10 @@ class ShardIterator(DistributedIterator):
             some = _all_or_none(on_devices, [_BROKEN])
             if not self._must_agree:
                 return some
-            on_ranks = self._strategy.extended.of_all_processes(tf.cast(some, tf.int32))
-            return _all_or_none(on_ranks > 0, [unequal_data.ENDED, on_ranks])
+            own = tf.cast(some, tf.int32)[tf.newaxis]
+            on_ranks = tf.cast(self._strategy.extended.of_all_processes(own), tf.int64)
+            with tf.control_dependencies(unequal_data.checks(on_ranks, [unequal_data.ENDED])):
+                return tf.identity(some)
 
     def _all_or_end(self, optionals: Sequence[Any]) -> Any:
         """Raises unless all shares of a batch are there; OutOfRangeError if none is."""

@@ -5,10 +5,9 @@ Moving statistics take the mean of the replicas' moments by their examples.
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -28,22 +27,7 @@ class _Normalizing:
     moments: tuple[tf.Tensor, tf.Tensor] | None = None
 
 
-_ASKED: contextvars.ContextVar[bool] = contextvars.ContextVar("asked for", default=False)
 _CALL: contextvars.ContextVar[_Normalizing | None] = contextvars.ContextVar("a call", default=None)
-
-
-@contextlib.contextmanager
-def of_each_replica(is_asked: bool) -> Iterator[None]:
-    """Has plain layers in a program that is traced within normalize by each replica's own moments.
-
-    Args:
-      is_asked: Whether it has; else they do what they do on one device.
-    """
-    token = _ASKED.set(is_asked)
-    try:
-        yield
-    finally:
-        _ASKED.reset(token)
 
 
 def is_plain(layer: keras.Layer) -> bool:
@@ -66,7 +50,7 @@ def call(
     """Normalizes by the whole batch's moments, or by those of what a replica has."""
     if not (training and self.trainable and is_plain(self) and one_device.is_traced()):
         return original(self, inputs, training=training, mask=mask)
-    if not _ASKED.get():
+    if not one_device.program().moments_are_per_replica:
         with normalization():
             return original(self, inputs, training=training, mask=mask)
     region = PerReplicaRegion(tf.convert_to_tensor(inputs))

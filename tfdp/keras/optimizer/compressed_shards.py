@@ -25,7 +25,7 @@ from tfdp.keras.optimizer.compressed_updates import made_dense, sums_of_taken, t
 from tfdp.keras.optimizer.compression_slots import make_slots
 from tfdp.keras.optimizer.per_replica_updates import PerReplicaUpdates, call
 from tfdp.keras.optimizer.sharded_updates import ShardedUpdates, cut_for
-from tfdp.keras.optimizer.update_protocol import accumulates, outermost
+from tfdp.keras.optimizer.update_protocol import accumulates, traced_update
 from tfdp.keras.replica_step import ReplicaStep
 
 
@@ -75,7 +75,7 @@ class CompressedParts(PerReplicaUpdates, ShardedUpdates):
         return step_recording.update(gradients) if self._has_windows_of_parts() else gradients
 
     def _has_windows_of_parts(self) -> bool:
-        return self._of_windows and accumulates(outermost())
+        return self._of_windows and accumulates(traced_update().outermost)
 
     def _summed(
         self,

@@ -28,7 +28,7 @@ from tfdp.keras import step_recording
 from tfdp.keras._keras import BaseOptimizer, key_of_variable, strategy_of_optimizer
 from tfdp.keras.optimizer.compression_slots import check_momentum_of, make_slots, slots_of
 from tfdp.keras.optimizer.per_replica_updates import PerReplicaUpdates, call
-from tfdp.keras.optimizer.update_protocol import accumulates, check_range, outermost
+from tfdp.keras.optimizer.update_protocol import accumulates, check_range, traced_update
 from tfdp.keras.replica_step import ReplicaStep
 
 
@@ -67,7 +67,7 @@ class Compressed(PerReplicaUpdates):
 
     def _waits(self) -> bool:
         """Returns whether gradients are summands still where an optimizer decides on a step."""
-        return accumulates(outermost())
+        return accumulates(traced_update().outermost)
 
 
 class CompressedUpdates(Compressed):

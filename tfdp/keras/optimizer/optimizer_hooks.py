@@ -40,7 +40,7 @@ from tfdp.keras.replica_step import ReplicaStep, current
 def updating_of(optimizer: BaseOptimizer) -> Updating:
     """Returns what becomes of the gradients that reach an optimizer, and of what it keeps."""
     exchange = exchange_of(strategy_of_optimizer(optimizer))
-    if update_protocol.is_of_one_replica():  # nothing is sent
+    if update_protocol.traced_update().is_of_one_replica:  # nothing is sent
         exchange = ExchangeOptions(None, None, exchange.shard)
     if is_outer(optimizer):
         return Updating()
@@ -187,7 +187,8 @@ def clip_gradients(
     """Gives an optimizer what it clips, and updates by; records its norm."""
     if not one_device.is_traced() or is_outer(self):
         return original(self, grads, *args, **kwargs)
-    own, grads, variables = updating_of(self), list(grads), update_protocol.variables_updated()
+    own, grads = updating_of(self), list(grads)
+    variables = update_protocol.traced_update().variables
     if len(grads) == len(variables):
         grads = own.clipped(self, grads, variables)
     else:

@@ -27,7 +27,7 @@ from tfdp.keras._keras import (
     variables_of_optimizer,
 )
 from tfdp.keras.nested_optimizers import innermost, is_wrapper
-from tfdp.keras.optimizer.update_protocol import Updating, accumulates, check_range, outermost
+from tfdp.keras.optimizer.update_protocol import Updating, accumulates, check_range, traced_update
 from tfdp.partition import part_of_sum
 
 # The attribute of an optimizer with the cut of each variable, by key. Keras would track one that is
@@ -120,7 +120,7 @@ class ShardedUpdates(Updating):
         self, optimizer: BaseOptimizer, gradients: list[Value], variables: Sequence[Any]
     ) -> list[Value | None]:
         """Marks what a window of whole gradients has accumulated."""
-        if not self._waits(outermost()):
+        if not self._waits(traced_update().outermost):
             return list(gradients)
         return self._marked(optimizer, gradients, variables)
 

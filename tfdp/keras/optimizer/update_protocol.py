@@ -11,20 +11,31 @@ from __future__ import annotations
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tfdp.communication.replicas import Value, replicas_of
 from tfdp.keras import step_recording
 from tfdp.keras._keras import BaseOptimizer, LossScaleOptimizer, strategy_of_optimizer
 from tfdp.keras.nested_optimizers import innermost
 
-# The outermost optimizer of the update that is being traced; and the variables that the innermost
-# updates, in the order of the gradients that it clips.
-_outermost: contextvars.ContextVar[Any] = contextvars.ContextVar("outermost", default=None)
-_variables: contextvars.ContextVar[Sequence[Any]] = contextvars.ContextVar("variables", default=())
 
-# Whether the update is of gradients that one replica has computed of the whole batch.
-_of_one_replica = contextvars.ContextVar("of_one_replica", default=False)
+class TracedUpdate(NamedTuple):
+    """The update that is being traced.
+
+    Attributes:
+      outermost: The optimizer that was called first in it; None: there is no update.
+      variables: What the innermost updates, in the order of the gradients that it clips.
+      is_of_one_replica: Whether its gradients are whole, as one replica has computed them of the
+        whole batch; nobody sends them.
+    """
+
+    outermost: Any = None
+    variables: Sequence[Any] = ()
+    is_of_one_replica: bool = False
+
+
+_NO_UPDATE = TracedUpdate()
+_update = contextvars.ContextVar("update", default=_NO_UPDATE)
 
 
 class Updating:
@@ -126,40 +137,29 @@ def updated(
         for gradient, variable in zip(gradients, variables, strict=False)
         if gradient is not None and not getattr(variable, "overwrite_with_gradient", False)
     ]
-    is_outermost = _outermost.get() is None
-    outer = _outermost.set(optimizer) if is_outermost else None
-    token = _variables.set(own)
-    try:
-        yield is_outermost
-    finally:
-        _variables.reset(token)
-        if outer is not None:
-            _outermost.reset(outer)
+    outermost = traced_update().outermost
+    first = optimizer if outermost is None else outermost
+    with _tracing(outermost=first, variables=own):
+        yield outermost is None
+
+
+def of_one_replica() -> contextlib.AbstractContextManager[None]:
+    """Says that updates that are traced within are of whole gradients, which nobody sends."""
+    return _tracing(is_of_one_replica=True)
+
+
+def traced_update() -> TracedUpdate:
+    """Returns the update that is being traced."""
+    return _update.get()
 
 
 @contextlib.contextmanager
-def of_one_replica() -> Iterator[None]:
-    """Says that updates that are traced within are of whole gradients, which nobody sends."""
-    token = _of_one_replica.set(True)
+def _tracing(**changed: Any) -> Iterator[None]:
+    token = _update.set(_update.get()._replace(**changed))
     try:
         yield
     finally:
-        _of_one_replica.reset(token)
-
-
-def is_of_one_replica() -> bool:
-    """Returns whether the update that is being traced is of whole gradients."""
-    return _of_one_replica.get()
-
-
-def variables_updated() -> Sequence[Any]:
-    """Returns the variables of the update that is being traced."""
-    return _variables.get()
-
-
-def outermost() -> BaseOptimizer:
-    """Returns the optimizer that was called first in the update that is being traced."""
-    return _outermost.get()
+        _update.reset(token)
 
 
 def accumulates(optimizer: BaseOptimizer) -> bool:

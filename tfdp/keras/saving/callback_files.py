@@ -28,13 +28,11 @@ from tfdp.keras._keras import (
     weights_path,
     weights_path_before,
 )
-from tfdp.keras.saving.loading import each_its_own
+from tfdp.keras.saving import under_way
 from tfdp.keras.saving.model_files import on_rank_0, replaced
 
 _Backup = keras.callbacks.BackupAndRestore
 
-# The folder that the user gave, for each callback that was pointed to a temporary one.
-_GIVEN_FOLDERS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 _PATHS = (weights_path, metadata_path, weights_path_before, metadata_path_before)
 
 
@@ -54,7 +52,7 @@ def restore(original: Callable[..., Any], self: Any, logs: Any = None) -> Any:
             content = tf.io.gfile.GFile(path, "rb").read() if found else b""
             processes.from_first("the backup to restore", found, content)
         return original(self, logs)
-    _GIVEN_FOLDERS[self] = self.backup_dir
+    given = os.fspath(self.backup_dir)
     with temporary_folder() as folder:
         # The folder is gone when training has begun: this rank neither writes nor deletes a backup.
         self.backup_dir = folder
@@ -64,7 +62,10 @@ def restore(original: Callable[..., Any], self: Any, logs: Any = None) -> Any:
             post = processes.from_first("the backup to restore")
             if post.value:
                 pathlib.Path(path).write_bytes(post.payload)
-        return original(self, logs)
+        try:
+            return original(self, logs)
+        except OSError as error:  # the user knows the folder that was given
+            raise OSError(str(error).replace(folder, given)) from error
 
 
 @hook(_Backup, "_load_model")
@@ -82,7 +83,7 @@ def load(original: Callable[..., Any], self: Any) -> Any:
         except (ValueError, TypeError, KeyError) as error:
             raise _unusable(self, metadata, f"{type(error).__name__}: {error}") from error
     try:
-        with each_its_own():  # `restore` has brought rank 0's
+        with under_way.loading():  # `restore` has brought rank 0's
             return original(self)
     except OSError as error:
         raise _unusable(self, weights, str(error)) from error
@@ -153,8 +154,7 @@ def _beside(path: str, name: str) -> pathlib.Path:
 
 def _unusable(callback: Any, path: str, reason: str) -> OSError:
     rank = processes_of(callback.model.distribute_strategy).said_by
-    folder = os.fspath(_GIVEN_FOLDERS.get(callback, callback.backup_dir))
-    path = os.path.join(folder, os.path.basename(path))
+    folder = os.fspath(callback.backup_dir)
     return OSError(
         f"{rank}a backup must be whole, but {path!r} is not: {reason}. Put a whole copy of both of "
         f"its files there, or delete the folder {folder!r} to begin anew. `double_checkpoint=True` "

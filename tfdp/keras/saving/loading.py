@@ -6,7 +6,6 @@ import contextlib
 import os
 import pathlib
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
 from typing import Any
 
 import h5py
@@ -17,12 +16,10 @@ from tfdp.base.atomic_files import temporary_folder
 from tfdp.base.hooks import hook
 from tfdp.communication.replicas import ProcessGroup, is_of_tfdp, processes_of
 from tfdp.keras._keras import legacy_h5_format, saving_lib, strategy_of_model
+from tfdp.keras.saving import under_way
 
 _SUBJECT = "a file to load"
 _SHARDED = ".weights.json"
-
-# Whether each process loads a file of its own: one that rank 0 has sent already.
-_alone: ContextVar[bool] = ContextVar("alone", default=False)
 
 
 @hook(keras.Model, "load_weights")
@@ -63,16 +60,6 @@ def load_model(original: Callable[..., Any], filepath: Any, *args: Any, **kwargs
 
 
 @contextlib.contextmanager
-def each_its_own() -> Iterator[None]:
-    """Lets each process load its own file, within the context."""
-    token = _alone.set(True)
-    try:
-        yield
-    finally:
-        _alone.reset(token)
-
-
-@contextlib.contextmanager
 def _of_rank_0(strategy: Any, filepath: Any) -> Iterator[Any]:
     """Yields the path of a copy of rank 0's file; in one process, the path itself.
 
@@ -80,12 +67,12 @@ def _of_rank_0(strategy: Any, filepath: Any) -> Iterator[Any]:
     the context has been sent.
     """
     is_path = isinstance(filepath, (str, os.PathLike)) and "://" not in os.fspath(filepath)
-    if _alone.get() or not is_of_tfdp(strategy):
+    if under_way.is_loading() or not is_of_tfdp(strategy):
         yield filepath
         return
     processes = processes_of(strategy)
     if processes.world_size == 1 or not is_path:
-        with each_its_own():
+        with under_way.loading():
             yield filepath
         return
     path = pathlib.Path(filepath).absolute()
@@ -102,7 +89,7 @@ def _of_rank_0(strategy: Any, filepath: Any) -> Iterator[Any]:
     said = processes.from_first(_SUBJECT, said).value
     _check(processes, said, path)
     # 3. All load copies of the bytes that rank 0 has read.
-    with temporary_folder() as folder, each_its_own():
+    with temporary_folder() as folder, under_way.loading():
         for name in said["files"]:
             copy = pathlib.Path(folder, name)
             copy.parent.mkdir(parents=True, exist_ok=True)

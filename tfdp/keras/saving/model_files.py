@@ -8,7 +8,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
 from typing import Any
 
 import keras
@@ -26,32 +25,20 @@ from tfdp.communication.replicas import (
 )
 from tfdp.keras._keras import io_utils, legacy_h5_format, saving_lib, strategy_of_model
 from tfdp.keras.divergent_variables import apart_of, check_round_ended
-from tfdp.keras.saving import h5_files
+from tfdp.keras.saving import h5_files, under_way
 
-# The path that a save under way writes to, and the path that its result will have. A hooked
-# function that is called within the save writes to the path that it is given.
-_under_way: ContextVar[tuple[str, str] | None] = ContextVar("under_way", default=None)
+# Files whose folder must be there.
+_IN_FOLDERS = (".keras", "weights.h5", "weights.json")
 
 
 @hook(saving_lib, "save_model")
-def save_model(
-    original: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any
-) -> Any:
-    """Writes a `.keras` file, or a folder with `zipped=False`, whole or not at all."""
-    return _saved(
-        lambda path: original(model, path, *args, **kwargs),
-        model,
-        filepath,
-        makes_folder=not str(filepath).endswith(".keras"),
-    )
-
-
 @hook(saving_lib, "save_weights_only")
-def save_weights_only(
-    original: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any
-) -> Any:
-    """Writes a `.weights.h5` file, or several with `max_shard_size`, whole or not at all."""
-    return _saved(lambda path: original(model, path, *args, **kwargs), model, filepath)
+def save(original: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+    """Writes a file, a folder with `zipped=False`, or shards of weights, whole or not at all."""
+    makes_folder = not str(filepath).endswith(_IN_FOLDERS)
+    return _saved(
+        lambda path: original(model, path, *args, **kwargs), model, filepath, makes_folder
+    )
 
 
 @hook(legacy_h5_format, "save_model_to_hdf5")
@@ -61,7 +48,7 @@ def save_model_to_hdf5(
     """Writes an `.h5` file whole or not at all."""
 
     def write(path: Any) -> Any:
-        if _under_way.get() is None:
+        if under_way.save() is None:
             return original(model, path, *args, **kwargs)
         with h5_files.opened(path) as file:
             return original(model, file, *args, **kwargs)
@@ -88,8 +75,8 @@ def export(original: Callable[..., Any], self: Any, filepath: Any, *args: Any, *
 @hook(io_utils, "print_msg")
 def print_msg(original: Callable[..., Any], message: Any, *args: Any, **kwargs: Any) -> Any:
     """Names in messages the path that a save will have, in place of the one that it writes to."""
-    if (paths := _under_way.get()) is not None:
-        message = message.replace(*paths)
+    if (save := under_way.save()) is not None:
+        message = message.replace(save.new, save.path)
     return original(message, *args, **kwargs)
 
 
@@ -99,10 +86,10 @@ def get_temp_dir(original: Callable[..., Any]) -> Any:
 
     It is removed with the save even after a kill.
     """
-    paths = _under_way.get()
-    if paths is None or paths[0] == paths[1]:
+    save = under_way.save()
+    if save is None or save.new == save.path:
         return original()
-    return tempfile.mkdtemp(dir=os.path.dirname(os.path.dirname(paths[0])))
+    return tempfile.mkdtemp(dir=os.path.dirname(os.path.dirname(save.new)))
 
 
 def replaced(write: Callable[[Any], Any], path: str, makes_folder: bool = False) -> None:
@@ -119,14 +106,15 @@ def replaced(write: Callable[[Any], Any], path: str, makes_folder: bool = False)
       OSError: The file cannot be written; the message says why, and what to do.
     """
     if "://" in path:
-        _write(write, path, path)
+        with under_way.saving(path, path):
+            write(path)
         return
     folder = os.path.dirname(os.path.realpath(path))
     try:
         if makes_folder:
             os.makedirs(folder, exist_ok=True)
-        with replacing(path) as new, h5_files.failing_at_the_end():
-            _write(write, new, path)
+        with replacing(path) as new, under_way.saving(new, path):
+            write(new)
     except OSError as error:
         raise _error(
             error.errno,
@@ -153,10 +141,13 @@ def on_rank_0(model: Any, path: str, act: Callable[[], Any], with_optimizers: bo
         act()
         return
     with _read_together(strategy, model, with_optimizers):
-        failed = None
+        failed: Exception | None = None
         processes.barrier(f"the saving of {os.path.basename(path)}")
         if processes.rank == 0:
-            failed = _attempt(act)
+            try:
+                act()
+            except Exception as error:  # whatever it is, the other ranks must not wait for it
+                failed = error
         reason = None if failed is None else _text(failed)
         reason = processes.from_first("a file", reason).value
     if isinstance(failed, OSError):
@@ -175,19 +166,11 @@ def _saved(
     with_optimizers: bool = True,
 ) -> Any:
     ours = is_of_tfdp(getattr(model, "_distribute_strategy", None))
-    if not ours or _under_way.get() is not None or not isinstance(filepath, (str, os.PathLike)):
+    if not ours or under_way.save() is not None or not isinstance(filepath, (str, os.PathLike)):
         return write(filepath)
     path = str(os.fspath(filepath))
     act = lambda: replaced(write, path, makes_folder)  # noqa: E731
     return on_rank_0(model, path, act, with_optimizers)
-
-
-def _write(write: Callable[[Any], Any], new: str, path: str) -> None:
-    token = _under_way.set((new, path))
-    try:
-        write(new)
-    finally:
-        _under_way.reset(token)
 
 
 @contextlib.contextmanager
@@ -225,14 +208,6 @@ def _summed_variables(model: Any, with_optimizers: bool) -> list[Any]:
         for v in _variables(model, with_optimizers)
         if v.value.synchronization == summed or apart_of(v) or sharding_of(v)
     ]
-
-
-def _attempt(act: Callable[[], Any]) -> Exception | None:
-    try:
-        act()
-    except Exception as error:  # whatever it is, the other ranks must not wait for it
-        return error
-    return None
 
 
 def _error(number: int | None, text: str) -> OSError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,9 +13,6 @@ from tfdp.callbacks import Checkpoint
 from tfdp.callbacks.checkpoint.place import AbstractPlace, Executions, PipelinePlace
 from tfdp.callbacks.checkpoint.replayed_place import ReplayedPlace
 from tfdp.data.feed import AbstractFeed
-
-# The place in the data of the `fit` that runs, if a checkpoint keeps it; None in `evaluate`.
-_PLACE: contextvars.ContextVar[AbstractPlace | None] = contextvars.ContextVar("place", default=None)
 
 
 def checkpoint_among(callbacks: Sequence[Any], data: Any) -> Checkpoint | None:
@@ -53,27 +49,27 @@ def checkpoint_among(callbacks: Sequence[Any], data: Any) -> Checkpoint | None:
 
 
 @contextlib.contextmanager
-def during(checkpoint: Checkpoint | None) -> Iterator[None]:
-    """Lets `executions` know of a checkpoint, within the context, and closes that at its end."""
-    token = _PLACE.set(None if checkpoint is None else checkpoint.place)
+def closing(checkpoint: Checkpoint | None) -> Iterator[None]:
+    """Closes a checkpoint at the end of the context, and says whether it ended well."""
     well = False
     try:
         yield
         well = True
     finally:
-        _PLACE.reset(token)
         if checkpoint is not None:
             checkpoint.close(well)
 
 
-def executions(original: Callable[[Any], Executions], iterator: Any) -> Executions:
+def executions(
+    place: AbstractPlace | None, original: Callable[[Any], Executions], iterator: Any
+) -> Executions:
     """Returns the executions of an epoch that are still to be made.
 
     Args:
+      place: The place in the data, if a checkpoint keeps it.
       original: The function of Keras that returns an epoch's executions.
       iterator: Keras' iterator over epochs, which the function is given.
     """
-    place = _PLACE.get()
     if place is None:
         return original(iterator)
     return place.executions(original, iterator, lambda: _length(iterator))

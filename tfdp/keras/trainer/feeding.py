@@ -8,17 +8,17 @@ batches at each epoch.
 from __future__ import annotations
 
 import contextlib
-import contextvars
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
 from tfdp.base.hooks import hook
 from tfdp.callbacks import Checkpoint, InputMonitor, Telemetry
+from tfdp.callbacks.checkpoint.place import AbstractPlace
 from tfdp.communication.replicas import compiler_of, replicas_of, sharder_of
-from tfdp.data.feed import AbstractFeed, trainer_knows_feeds
+from tfdp.data.feed import AbstractFeed, call_of_trainer, trainer_knows_feeds
 from tfdp.keras._keras import (
     EpochIterator,
     TensorFlowTrainer,
@@ -28,8 +28,22 @@ from tfdp.keras._keras import (
 )
 from tfdp.keras.trainer import checkpointing, predict_shapes
 
-# Whether `predict`, with Keras' own `make_predict_function`, makes the iterator.
-_PREDICTING: contextvars.ContextVar[bool] = contextvars.ContextVar("predicting", default=False)
+
+class _Call(NamedTuple):
+    """A call of `fit`, `evaluate` or `predict`.
+
+    Attributes:
+      takes_shards: Whether it is `predict`, with Keras' own `make_predict_function`.
+      place: The place in the data of a `fit`, if a checkpoint keeps it.
+    """
+
+    takes_shards: bool = False
+    place: AbstractPlace | None = None
+
+
+def _call() -> _Call:
+    return call_of_trainer() or _Call()
+
 
 # The strategy that Keras uses where there is none.
 _DEFAULT = tf.distribute.get_strategy()
@@ -97,12 +111,9 @@ def during(method: str, model: Any, checkpoint: Checkpoint | None) -> Iterator[N
     """
     own = getattr(type(model), "make_predict_function", None)
     predicts = method == "predict" and own is vars(TensorFlowTrainer)["make_predict_function"]
-    token = _PREDICTING.set(predicts)
-    try:
-        with trainer_knows_feeds(), checkpointing.during(checkpoint):
-            yield
-    finally:
-        _PREDICTING.reset(token)
+    call = _Call(predicts, None if checkpoint is None else checkpoint.place)
+    with trainer_knows_feeds(call), checkpointing.closing(checkpoint):
+        yield
 
 
 @contextlib.contextmanager
@@ -167,7 +178,7 @@ def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) 
         # A feed shuffles by itself; Keras would warn of its own default, `shuffle=True`.
         kwargs |= {"x": feed, "shuffle": False}
         self._tfdp_feed = feed
-    self._tfdp_gives_cuts = _PREDICTING.get()
+    self._tfdp_gives_cuts = _call().takes_shards
     original(self, **kwargs)
 
 
@@ -203,7 +214,7 @@ def enumerate_iterator(original: Callable[..., Any], self: Any) -> Any:
     feed = getattr(self, "_tfdp_feed", None)
     if feed is not None:
         self._num_batches = feed.batches_left
-    steps = checkpointing.executions(original, self)
+    steps = checkpointing.executions(_call().place, original, self)
     return _counted(self, feed, steps) if feed is not None and self._tfdp_counts else steps
 
 

@@ -16,8 +16,8 @@ from tfdp.communication.replicas import is_of_tfdp, processes_of, replicas_of
 from tfdp.keras import rate_check
 from tfdp.keras._keras import TensorFlowTrainer
 from tfdp.keras.trainer import epoch_rounds, feeding, forgotten_scopes, rank_agreement
-from tfdp.keras.trainer.epoch_agreement import EpochsCompared
 from tfdp.keras.trainer.replica_check import CopiesCompared
+from tfdp.keras.trainer.step_agreement import EpochsCompared
 
 
 @hook(TensorFlowTrainer, "fit")

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfdp.base import hooks
 from tfdp.communication import collectives
 
-_told: weakref.WeakSet[Any] = weakref.WeakSet()  # the strategies of which it was said
+_SUBJECT = "a model that was built outside of the scope"
 _meant: weakref.WeakSet[Any] = weakref.WeakSet()  # the models that are to train on one device
 
 
@@ -25,9 +25,11 @@ def warn(model: Any) -> None:
     if model in _meant or model.distribute_strategy is not tf.distribute.get_strategy():
         return  # it trains under a strategy of another kind
     forgotten = [each for each in hooks.users() if each.num_replicas_in_sync > 1]
-    if not forgotten or not _told.isdisjoint(forgotten):
+    told = [each.adapter_state.warned_about for each in forgotten]
+    if not forgotten or any(_SUBJECT in each for each in told):
         return
-    _told.update(forgotten)
+    for each in told:
+        each.add(_SUBJECT)
     trains = (
         "each rank trains it alone, with all of the data"
         if collectives.joined()

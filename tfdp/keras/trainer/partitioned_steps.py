@@ -15,10 +15,10 @@ import tensorflow as tf
 
 from tfdp.base.recording import Recorder
 from tfdp.communication.engines import are_gpus
-from tfdp.communication.replicas import BatchShard, sharder_of
+from tfdp.communication.replicas import BatchShard, sharder_of, unequal_data
 from tfdp.keras import scope_errors, step_recording
 from tfdp.keras.divergent_variables import check_round_ended
-from tfdp.keras.trainer import batch_agreement
+from tfdp.keras.trainer import step_agreement
 
 # Where Keras keeps the functions of its methods.
 _FUNCTIONS = {
@@ -164,7 +164,7 @@ class _Running:
                 f"{self._model.steps_per_execution} now. Call `compile` with another one."
             )
         processes = self._strategy.extended.processes
-        explained = batch_agreement.explained(self._strategy)
+        explained = unequal_data.explained(self._strategy.rank)
         with processes.explained(), explained, self._any_program.calling():
             try:
                 yield
@@ -209,7 +209,7 @@ class _Running:
         program = self._programs[step_function]
         step_recording.called(self._recorder, self._model, data)
         trained = self._model if self._trains else None
-        checks = batch_agreement.checked(self._strategy, data, self._recorder, trained)
+        checks = step_agreement.checked(self._strategy, data, self._recorder, trained)
         with tf.control_dependencies(checks):
             return program.on_shares(data) if isinstance(data, BatchShard) else program(data)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 import zlib
@@ -68,7 +67,7 @@ def of_model(model: Any) -> dict[str, Any]:
     if optimizer is not None:
         for name, value in configuration(optimizer).items():
             options[f"optimizer {name}"] = _readable(value)
-    return _as_json(options)
+    return options
 
 
 def of_variables(model: Any) -> dict[str, Any]:
@@ -79,12 +78,7 @@ def of_variables(model: Any) -> dict[str, Any]:
     for part, variables in parts.items():
         for ordinal, variable in enumerate(variables):
             options[f"{part} {ordinal} ({_unnumbered(variable.path)})"] = _summary(variable)
-    return _as_json(options)
-
-
-def _as_json(options: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(json.dumps(options))
-    return found
+    return options
 
 
 def _leaves(data: Any) -> list[Any]:

@@ -33,7 +33,6 @@ class ProgramContext:
       agreement: Brings the processes to the same collectives.
       between: Gathers what processes have.
       as_replica: Calls a function as the replica of a number, while it is traced.
-      around_traces: Makes the context that Keras' layers are traced in.
     """
 
     def __init__(
@@ -44,9 +43,8 @@ class ProgramContext:
         agreement: Agreement,
         between: CrossProcess,
         as_replica: Callable[[int, Callable[[], None]], None],
-        around_traces: Callable[[], contextlib.AbstractContextManager[None]],
     ) -> None:
-        self._strategy, self._around_traces = strategy, around_traces
+        self._strategy = strategy
         self._as_replica = as_replica
         self._engine, self._replicas = engine, replicas
         self._agreement, self._between = agreement, between
@@ -148,8 +146,11 @@ class ProgramContext:
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:
         """Traces programs as on one device."""
-        as_on_one_device = tracing.as_on_one_device(self._strategy)
-        with tracing.outside_of_graphs(), as_on_one_device, self._around_traces():
+        as_on_one_device = tracing.as_on_one_device(
+            self._strategy,
+            moments_are_per_replica=self._strategy.batch_normalization == "per_replica",
+        )
+        with tracing.outside_of_graphs(), as_on_one_device:
             yield
 
     @contextlib.contextmanager

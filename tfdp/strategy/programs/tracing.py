@@ -56,10 +56,14 @@ def unwatched() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def as_on_one_device(strategy: tf.distribute.Strategy) -> Iterator[None]:
+def as_on_one_device(strategy: tf.distribute.Strategy, **known: bool) -> Iterator[None]:
     """Traces what is called inside as TensorFlow's default strategy has it: one replica.
 
     The strategy's variables are their first copies, and new ones are made in its scope.
+
+    Args:
+      strategy: The strategy.
+      **known: What is known of the program, see `one_device.traced`.
     """
     graph = tf.compat.v1.get_default_graph()
     outer_creators = variable_creators(graph)
@@ -70,7 +74,7 @@ def as_on_one_device(strategy: tf.distribute.Strategy) -> Iterator[None]:
         creator = tf.variable_creator_scope(_creator(strategy))
         # A function around that AutoGraph leaves alone does not decide for this one.
         converts = ControlStatusCtx(Status.UNSPECIFIED)
-        with one_device.traced(), save_context(SaveOptions()), creator, converts:
+        with one_device.traced(**known), save_context(SaveOptions()), creator, converts:
             yield
     finally:
         pop_thread_mode()

@@ -14,8 +14,9 @@ import tensorflow as tf
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
 
+from tfdp.base import rank_comparison
+from tfdp.base.words import ranks_in_words
 from tfdp.communication import collectives
-from tfdp.errors import RankMismatchError
 from tfdp.strategy.xla import pending
 
 
@@ -66,13 +67,14 @@ def check_alike(tensors: Sequence[tf.Tensor]) -> None:
         checksum = zlib.crc32(np.asarray(tensor).tobytes(), checksum)
     with jax.enable_x64(True), pending.call():
         every = np.asarray(multihost_utils.process_allgather(np.int64(checksum))).ravel()
-    others = [rank for rank, each in enumerate(every) if each != every[0]]
-    if others:
-        raise RankMismatchError(
-            "All processes must give a step the same whole batch, but those of process 0 and of "
-            f"{', '.join(map(str, others))} differ. Call `keras.utils.set_random_seed` with the "
-            "same number in each, or give `fit` a `tfdp.data.pipeline`, of which each process "
-            "reads its own rows."
+    others = ranks_in_words(rank for rank, each in enumerate(every) if each != every[0])
+    if (every != every[0]).any():
+        raise rank_comparison.mismatch(
+            f"Rank {jax.process_index()}: ",
+            "all ranks must give a step the same whole batch",
+            f"the batch on {others} is another one than on rank 0",
+            "Call `keras.utils.set_random_seed` with the same number in each, or give `fit` a "
+            "`tfdp.data.pipeline`, of which each process reads its own rows.",
         )
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp import keras as tfdp_keras
 from tfdp.errors import PartitionError
 from tfdp.strategy.programs import tracing
 from tfdp.strategy.programs.function_outputs import FunctionOutputs, unrecorded
@@ -45,7 +44,7 @@ def called(
     _check_graph(tf.compat.v1.get_default_graph())
     arguments = arguments_of(args, kwargs)
     given, specs = [parts[0] for parts in arguments.parts], arguments.fixed()
-    with tracing.as_on_one_device(strategy), tfdp_keras.of_fixed_sizes():
+    with tracing.as_on_one_device(strategy, sizes_are_fixed=True):
         source = tf.function(arguments.function(function)).get_concrete_function(*specs)
         refusals.check_trace(source)
     around = [each for each in source.captured_inputs if tf.is_symbolic_tensor(each)]

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp import keras as tfdp_keras
 from tfdp.strategy.programs import tracing
 from tfdp.strategy.xla import host_parts, refusals, substitutes
 from tfdp.strategy.xla._jax import jax
@@ -168,8 +167,8 @@ def lowered(
 
 @contextlib.contextmanager
 def _tracing(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    as_on_one_device = tracing.as_on_one_device(strategy)
-    with tracing.outside_of_graphs(), as_on_one_device, tfdp_keras.of_fixed_sizes():
+    as_on_one_device = tracing.as_on_one_device(strategy, sizes_are_fixed=True)
+    with tracing.outside_of_graphs(), as_on_one_device:
         yield
 
 

@@ -6,12 +6,11 @@ Processes whose programs differ would wait for each other for ever, or train apa
 from __future__ import annotations
 
 import hashlib
-import itertools
 import zlib
 
+from tfdp.base import rank_comparison
 from tfdp.cluster.watchdog import TRACE_OF
 from tfdp.communication.replicas import ProcessGroup
-from tfdp.errors import RankMismatchError
 from tfdp.strategy.xla.lowering import Lowered
 
 _SHOWN_CHARACTERS = 200
@@ -42,21 +41,13 @@ def check_same(processes: ProcessGroup, name: str, program: Lowered) -> None:
     posts = processes.all_gather(f"the programs of {name}", None, zlib.compress(text.encode()))
     texts = [zlib.decompress(post.payload).decode() for post in posts]
     other = next(rank for rank, each in enumerate(checksums) if each != checksums[0])
-    here, there = first_difference(texts[0], texts[other])
-    raise RankMismatchError(
-        f"{processes.said_by}all ranks must make the same program of {name!r}, but of rank 0 and "
-        f"rank {other} it differs: {here!r} there is {there!r}. Give all ranks the same script, "
-        "and what it decides by, such as the number of the process, the time or a file, the same "
-        "value."
+    lines = [texts[rank].splitlines() for rank in (0, other)]
+    _, pair = rank_comparison.first_difference(*lines)
+    here, there = ((line or "nothing").strip()[:_SHOWN_CHARACTERS] for line in pair)
+    raise rank_comparison.mismatch(
+        processes.said_by,
+        f"all ranks must make the same program of {name!r}",
+        f"of rank 0 and rank {other} it differs: {here!r} there is {there!r}",
+        "Give all ranks the same script, and what it decides by, such as the number of the "
+        "process, the time or a file, the same value.",
     )
-
-
-def first_difference(one: str, other: str) -> tuple[str, str]:
-    """Returns the first line of one text that is another in the other one, and that line.
-
-    >>> first_difference("add\\n  multiply\\nadd", "add\\n  divide\\nadd")
-    ('multiply', 'divide')
-    """
-    lines = itertools.zip_longest(one.splitlines(), other.splitlines(), fillvalue="nothing")
-    here, there = next(pair for pair in lines if pair[0] != pair[1])
-    return here.strip()[:_SHOWN_CHARACTERS], there.strip()[:_SHOWN_CHARACTERS]

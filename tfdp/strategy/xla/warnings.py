@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,12 +15,7 @@ from tfdp.strategy.xla.mesh_sharding import Layouts
 # The specifications of a program's arguments, and how many steps it runs in one call.
 Kind = tuple[Sequence[tf.TensorSpec], int]
 
-
-# The strategies under which it was said that lengths differ.
-_lengths_told: weakref.WeakSet[Any] = weakref.WeakSet()
-
-# What was said of each strategy to be computed on the host.
-_told_on_host: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
+_LENGTHS = "examples that differ in length"
 
 
 def compiled_once_more(
@@ -42,9 +36,9 @@ def compiled_once_more(
     of_shapes = [(each, count) for each, count in former if _shapes(each) == _shapes(specs)]
     of_dtypes = [(each, count) for each, count in of_shapes if _dtypes(each) == _dtypes(specs)]
     if not of_shapes and _differ_beyond_rows(specs, former):
-        if strategy in _lengths_told:
+        if _LENGTHS in strategy.adapter_state.warned_about:
             return
-        _lengths_told.add(strategy)
+        strategy.adapter_state.warned_about.add(_LENGTHS)
         said = (
             f"arguments of the shapes {_shapes(specs)}, and so for each other shape: XLA compiles "
             "for fixed sizes. Let examples have few lengths: "
@@ -88,7 +82,7 @@ def computed_whole(specs: Sequence[tf.TensorSpec], layouts: Layouts) -> None:
 
 def computed_on_host(strategy: Any, places: Sequence[str]) -> None:
     """Says once for a strategy which layers, or lines, the host computes for the devices."""
-    told = _told_on_host.setdefault(strategy, set())
+    told = strategy.adapter_state.warned_about
     new = [place for place in places if place not in told]
     told.update(new)
     if new:

@@ -98,6 +98,7 @@ class XLAStrategy(OneDeviceView, tf.distribute.OneDeviceStrategy):
         seed_alike()
         self._extended = _Extended(self, layouts, processes)
         self._runs = Runs(self)
+        self.adapter_state = tfdp_keras.StrategyState()
         tfdp_keras.install(self)
         run_status.tell(made=True)
         determinism.note_strategy_made()
