@@ -14,6 +14,8 @@ from tfdp.errors import RankMismatchError
 
 _SHOWN_VALUES = 4
 
+FOR_SCRIPTS = "Give all ranks the same script and data."
+
 
 def check(said_by: str, subject: str, told: Sequence[Mapping[str, object]], fix: str) -> None:
     """Checks that all ranks told the same.

@@ -10,6 +10,7 @@ import tiers
 from topology import interpreter
 
 from tfdp import topology
+from tfdp.base import recording
 from tfdp.communication.collectives import Reducer
 from tfdp.communication.engines import TensorFlowEngine
 from tfdp.compression import Cast
@@ -259,21 +260,22 @@ def test_compressed_buckets_are_sums_in_16_bits_in_the_order_in_which_the_topolo
 
 
 @pytest.mark.slow
-def test_the_watch_is_told_the_bytes_that_travel(make_reducer, on_replicas):
+def test_a_step_s_tap_is_told_the_bytes_that_travel(make_reducer, on_replicas):
     reducer = make_reducer(2)
     slices = tf.IndexedSlices(tf.ones([3, 2]), tf.constant([0, 1, 0]), tf.constant([4, 2]))
     told = {}
 
-    class Watch:
+    class Told:
         def bucket(self, inputs, sums, bytes_sent):
-            told.setdefault(self.name, []).append(bytes_sent)
+            told.setdefault(self.name, []).append(bytes_sent())
 
     def replica(rank):
         for name, compress in (("whole", None), ("half", Cast("float16").sum)):
-            watch = Watch()
-            watch.name = (name, rank)
+            tap = Told()
+            tap.name = (name, rank)
             values = [tf.ones([100]), tf.ones([28]), tf.ones([5], tf.int32), slices]
-            reducer.all_reduce(values, rank, watch=watch, compress=compress)
+            with recording.tapped(tap):
+                reducer.all_reduce(values, rank, compress=compress)
         return tf.stack([tf.cast(sum(told[n, rank]), tf.float64) for n in ("whole", "half")])
 
     rows = 3 * 4

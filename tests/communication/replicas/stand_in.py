@@ -41,13 +41,13 @@ class StandIn:
             for index, own in enumerate(self.sent[-1])
         ]
 
-    def sum_without_gradient(self, values, merge_rows=False, watch=None, compress=False):
+    def sum_without_gradient(self, values, merge_rows=False, compress=False):
         return self.sum(values)
 
-    def sum_by(self, compress, tensors, payload_bytes, watch=None):
+    def sum_by(self, compress, tensors, payload_bytes):
         raise NotImplementedError
 
-    def sum_of_neighbours(self, tensors, distances, watch=None):
+    def sum_of_neighbours(self, tensors, distances):
         raise NotImplementedError
 
     def parted(self, variable, cut):

@@ -10,8 +10,6 @@ from tfdp.base import rank_comparison
 from tfdp.cluster.control_channel import ControlChannel, Post
 from tfdp.communication.collectives import random_states, streaming
 
-_FOR_SCRIPTS = "Give all ranks the same script and data."
-
 
 class Meetings:
     """The part of a `ProcessGroup` in which processes meet, on the board that they share.
@@ -59,7 +57,9 @@ class Meetings:
         """Returns on rank 0 all ranks' payloads: see `streaming`."""
         return streaming.bring_to_first(self.board, key, payload)
 
-    def compare(self, subject: str, options: Mapping[str, object], fix: str = _FOR_SCRIPTS) -> None:
+    def compare(
+        self, subject: str, options: Mapping[str, object], fix: str = rank_comparison.FOR_SCRIPTS
+    ) -> None:
         """Compares all ranks' `options` (JSON): see `ProcessGroup`."""
         options = json.loads(json.dumps(options))  # as the others get it
         told = [post.value for post in self.board.all_gather(subject, options)]

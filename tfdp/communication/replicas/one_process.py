@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
+from tfdp.base import rank_comparison
 from tfdp.cluster.control_channel import Post
 from tfdp.communication.collectives import EngineChoice, Value, ended
 from tfdp.communication.engines import (
@@ -75,7 +76,9 @@ class OneProcess:
         """Returns the given payload as the only one."""
         return [payload]
 
-    def compare(self, subject: str, options: Mapping[str, object], fix: str = "") -> None:
+    def compare(
+        self, subject: str, options: Mapping[str, object], fix: str = rank_comparison.FOR_SCRIPTS
+    ) -> None:
         """Does nothing, for there are no other options to compare with."""
 
     def flush(self) -> None:

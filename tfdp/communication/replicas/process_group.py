@@ -8,6 +8,7 @@ from typing import Protocol
 
 import tensorflow as tf
 
+from tfdp.base import rank_comparison
 from tfdp.cluster.control_channel import Post
 from tfdp.communication.collectives import EngineChoice, Value
 from tfdp.communication.engines import Engine, KeyOfGroup, ProgressCounters, Sequences
@@ -122,7 +123,9 @@ class ProcessGroup(Protocol):
         of one call at a time: the others wait until it asks for theirs.
         """
 
-    def compare(self, subject: str, options: Mapping[str, object], fix: str = ...) -> None:
+    def compare(
+        self, subject: str, options: Mapping[str, object], fix: str = rank_comparison.FOR_SCRIPTS
+    ) -> None:
         """Waits for the `options` (JSON) of all processes, and compares them.
 
         Each sends one message to all. `fix` says what to do where they differ.
