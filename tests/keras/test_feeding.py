@@ -13,7 +13,7 @@ from keras.src.trainers.data_adapters import tf_dataset_adapter
 
 import tfdp
 import tfdp.keras
-from tfdp.strategy.programs import program_call
+from tfdp.strategy.programs import program_build
 
 tfdp.keras.install()  # on one device no strategy does it
 
@@ -124,9 +124,9 @@ def test_a_pipeline_trains_as_the_same_batches_of_a_plain_dataset(replicas):
 
 
 def test_one_replica_has_one_program_for_batches_of_all_lengths(monkeypatch):
-    made, partition = [], program_call.partition
+    made, partition = [], program_build.partition
     monkeypatch.setattr(
-        program_call,
+        program_build,
         "partition",
         lambda *args, **kwargs: made.append(1) or partition(*args, **kwargs),
     )

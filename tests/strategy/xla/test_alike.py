@@ -9,6 +9,7 @@ import tensorflow as tf
 
 pytest.importorskip("jax")
 
+from tfdp.strategy._tensorflow_programs import context
 from tfdp.strategy.xla import alike, lowering, passes
 from tfdp.strategy.xla._jax import ir, make_ir_context, stablehlo_module
 from tfdp.strategy.xla._tensorflow import hlo
@@ -77,10 +78,7 @@ def test_what_is_alike_is_lowered_once_and_nothing_is_left_registered(on_devices
     kept = []
 
     def seen(name, specs, captured):
-        from tfdp.strategy.xla._tensorflow import context
-
-        definition = context().get_function_def(name)
-        kept.append(definition)
+        kept.append(context().get_function_def(name))
         return hlo(name, specs, captured)
 
     monkeypatch.setattr(lowering, "hlo", seen)
@@ -95,8 +93,6 @@ def test_what_is_alike_is_lowered_once_and_nothing_is_left_registered(on_devices
     assert len(cases) == 2 * 8 + 2 * 4 + 4  # roots of two kinds, ReLU both ways, biases' gradients
     assert len(branches) == 4
     assert not alike._SLOW & {node.op for node in definition.node_def}
-    from tfdp.strategy.xla._tensorflow import context
-
     for name in (*branches, definition.signature.name):
         assert not context().has_function(name)
 
