@@ -244,29 +244,6 @@ def test_convolutions_of_any_strides_and_padding_are_those_of_one_device(case):
 
 
 @of_drawn_rows
-def test_dilated_and_grouped_convolutions_of_any_images_are_those_of_one_device(case):
-    height, width = (4 + size for size in drawn_sizes(case, 2))
-    kernel, groups = case.choose([2, 3, 1]), case.choose([2, 1, 3])
-    far = [case.choose([2, 1, 3]) for _ in range(2)]
-    padding = case.choose(["SAME", "VALID"])
-
-    def function(t):
-        x = images(t, height, width, 2 * groups)
-        every = tf.constant(numbers(kernel, kernel, 2 * groups, 2))
-        return [
-            tf.nn.conv2d(x, numbers(kernel, kernel, 2, 3 * groups), 1, padding, dilations=far),
-            tf.nn.convolution(
-                images(t, width, 2), numbers(kernel, 2, 3), 1, padding, None, far[:1]
-            ),
-            tf.nn.depthwise_conv2d(x, every, [1] * 4, padding, None, far),
-            gradients(lambda x, w: tf.nn.atrous_conv2d(x, w, far[0], padding), x, every),
-            tf.nn.dilation2d(x, every[..., 0], [1] * 4, padding, "NHWC", [1, *far, 1]),
-        ]
-
-    case.check(function, whole=[])
-
-
-@of_drawn_rows
 def test_operands_of_convolutions_may_be_whole_cut_or_summands(case):
     turned = case.choose([0, 1, 3, 2])  # the axis of the images that takes the place of the rows
     sizes = [3, 3, 3]
@@ -354,25 +331,5 @@ def test_blocks_of_any_images_are_moved_as_on_one_device(case):
                 block_size=2,
             ),
         ]
-
-    case.check(function)
-
-
-@of_drawn_batches
-def test_convolutions_below_several_axes_of_rows_are_those_of_one_device(case):
-    def function(t):
-        x = tf.sin(t[..., None, None, None] * numbers(3, 2, 2))
-
-        def convolution(x, axes):
-            return tf.raw_ops.Conv(
-                input=x,
-                filter=numbers(2, 2, 2, 3),
-                strides=[1] * 4,
-                padding="SAME",
-                batch_dims=axes,
-                dilations=[1] * 4,
-            )
-
-        return [convolution(x, case.rank), convolution(tf.reduce_sum(x, case.axis), case.rank - 1)]
 
     case.check(function)

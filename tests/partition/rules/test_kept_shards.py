@@ -9,14 +9,26 @@ import pytest
 import tensorflow as tf
 import tiers
 from partition.check import check
-from partition.examples import gradients, numbers
+from partition.examples import numbers
 
 from tfdp.partition.rules.kept_shards import TABLE
-
-RAW = tf.raw_ops
+from tfdp.partition.source import definition
 
 # Examples, entries of each and blocks of all along the batch's axis, on three replicas.
 UNEVEN, FEWER, MERGED, NONE = (7, 1, 1), (2, 1, 1), (4, 2, 2), (0, 1, 1)
+
+# What operations take for their attributes.
+WINDOW, STEP = [1, 2, 2, 1], [1, 1, 1, 1]
+ATTRS = {
+    **dict.fromkeys(("ksize", "ksizes"), WINDOW),
+    **dict.fromkeys(("strides", "rates", "dilations"), STEP),
+    **{"padding": "SAME", "block_size": 2, "depth_radius": 1, "padding_value": 5.0},
+    **{"interpolation": "BILINEAR", "align": "RIGHT_LEFT"},
+}
+IN_SPACE = {
+    **{name: [1, 2, 2, 2, 1] for name in ("ksize", "ksizes")},
+    **{name: [1] * 5 for name in ("strides", "dilations")},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,8 +39,7 @@ class Sample:
       function: A function of operands.
       shapes: Their shapes; along the batch's axis each has other sizes.
       mixed: The axes along which the operation mixes entries.
-      tried: The axes that the batch is along.
-      gradients: Whether its gradients are asked for, too.
+      tried: The axes that the batch is along; None: all.
       batches: Examples, entries of each and blocks.
     """
 
@@ -36,32 +47,34 @@ class Sample:
     shapes: Sequence[Sequence[int]]
     mixed: Sequence[int] = ()
     tried: Sequence[int] | None = None
-    gradients: bool = False
     batches: Sequence[tuple[int, int, int]] = (UNEVEN, FEWER, MERGED)
 
-    @property
-    def traced(self):
-        """The function, or what gives its gradients, too."""
-        return functools.partial(gradients, self.function) if self.gradients else self.function
+
+def raw(type_, *inputs, **attrs):
+    """Writes an operation of a type, with its inputs in their order, and the attributes it has."""
+    own = {each.name for each in definition(type_).attr}
+    given = {name: value for name, value in {**ATTRS, **attrs}.items() if name in own}
+    names = [argument.name for argument in definition(type_).input_arg]
+    return getattr(tf.raw_ops, type_)(**dict(zip(names, inputs, strict=True)), **given)
 
 
-def of_images(function, *shapes, grads=True, **options):
-    """A use of which the first operand's first axis counts images."""
-    options = {"tried": (0, 1), "mixed": (1,), **options}
-    return Sample(function, shapes or [(4, 4, 6, 3)], gradients=grads, **options)
+def uses(types, shapes, *others, mixed=(), tried=None, **attrs):
+    """Samples of types by their names: they take the operands, and others that are replicated."""
+
+    def of(type_):
+        return lambda *operands: raw(type_, *operands, *others, **attrs)
+
+    return {type_: Sample(of(type_), shapes, mixed, tried) for type_ in types.split()}
 
 
-def of_three_axes(function, *mixed, **options):
-    return Sample(function, [(4, 5, 6)], mixed=mixed, **options)
+def of_images(types, *others, number=1, shape=(4, 4, 6, 3), tried=(0, 1), **attrs):
+    """Samples of which the first axis counts images, in operands of one shape."""
+    return uses(types, [shape] * number, *others, mixed=(1,), tried=tried, **attrs)
 
 
-def of_texts(function):
-    """A use of texts, one of each number; of none, too."""
-    return Sample(
-        lambda x: function(as_text(x)),
-        [(4, 2)],
-        batches=(UNEVEN, FEWER, MERGED, NONE),
-    )
+def of_texts(function, batches=(UNEVEN, FEWER, MERGED, NONE)):
+    """A sample of texts, one of each number; of none, too."""
+    return Sample(lambda x: function(as_text(2 * x)), [(4, 2)], batches=batches)
 
 
 def as_text(x):
@@ -72,305 +85,210 @@ def complex_of(x):
     return tf.complex(x, 2 * x)
 
 
-def magnitude(transform, make=complex_of):
-    return lambda x: tf.abs(transform(make(x)))
+def classes(x, count, dtype=tf.int32):
+    return tf.cast(10 * x, dtype) % count
 
 
-def second(function):
-    return lambda x: gradients(function, x)[1]
+def moved(type_, *fill):
+    def function(x, moves):
+        moves = tf.concat([moves, tf.zeros_like(moves[:, :2])], 1)
+        return raw(type_, x, moves, [5, 4], *fill)
+
+    return function
 
 
-def resized(kind, **options):
-    return of_images(lambda x: kind(images=x, size=[7, 9], **options))
+def of_cubes(types, *others, **options):
+    return of_images(types, *others, shape=(4, 4, 4, 6, 3), **IN_SPACE, **options)
 
 
-def pooled(x):
-    return RAW.MaxPoolV2(input=x, ksize=[1, 2, 2, 1], strides=[1, 2, 2, 1], padding="SAME")
+def filtered(type_, *sizes, **attrs):
+    return lambda x, y: raw(type_, x, numbers(*sizes), y, **attrs)
 
 
-def transformed(kind, **options):
-    return lambda x, moves: kind(
-        images=x,
-        transforms=tf.concat([moves, tf.zeros_like(moves[:, :2])], 1),
-        output_shape=[5, 4],
-        interpolation="BILINEAR",
-        **options,
-    )
+def boxed(type_, *colors):
+    return lambda x, boxes: raw(type_, x, boxes * [0.1, 0.2, 0.5, 0.6], *colors)
 
 
-def classes(x, count):
-    return tf.cast(10 * x, tf.int32) % count
-
-
-def boxed(kind, **options):
-    return of_images(
-        lambda x, boxes: kind(images=x, boxes=boxes * [0.1, 0.2, 0.5, 0.6], **options),
-        *[(4, 4, 6, 3), (4, 2, 4)],
-        grads=False,
-    )
-
-
-def of_rows_of_two_axes(x):
-    options = {"strides": [1] * 4, "dilations": [1] * 4, "padding": "SAME", "batch_dims": 2}
-    return RAW.Conv(input=x, filter=numbers(3, 3, 2, 4), **options)
-
-
-def diagonals(kind, first, k, **options):
-    return lambda x: kind(k=k, **{first: x}, **options)
-
-
-PADDED = {"num_rows": -1, "num_cols": -1, "padding_value": 5.0}
-SPACE = (4, 4, 4, 6, 3)
+PLACES = [list(range(5)), list(range(7))]
+ROWS, LINES, PLANES = [(4, 5)], [(4, 5, 6)], [(4, 5, 6, 3)]
+IMAGES, SPACE, FIRST = [(4, 4, 6, 3)], [(4, 4, 4, 6, 3)], (0,)
+MATRICES = [(4, 3, 5, 5), (4, 3, 5)]
+RANKED = [(4, 5), (4,)], (), FIRST
 GZIPPED = gzip.compress(b"Ab", mtime=0)
 
 SAMPLES = {
-    "AvgPool": of_images(lambda x: tf.nn.avg_pool2d(x, 2, 1, "SAME")),
-    "AvgPool3D": of_images(lambda x: tf.nn.avg_pool3d(x, 2, 2, "SAME"), SPACE),
-    "Conv2D": of_images(lambda x: tf.nn.conv2d(x, numbers(2, 2, 3, 2), 1, "SAME"), grads=False),
-    "Conv2D, dilated": of_images(
-        lambda x: tf.nn.conv2d(x, numbers(2, 2, 3, 2), 1, "SAME", dilations=2), grads=False
+    # ---- rows of images
+    **of_images("AvgPool ExtractImagePatches LRN MaxPool MaxPoolWithArgmax"),
+    **of_images("DepthToSpace", shape=(4, 4, 6, 4)),
+    **of_images("SpaceToDepth", tried=FIRST),
+    **of_images("MaxPoolV2", WINDOW, STEP),
+    **of_images("ResizeArea ResizeBicubic ResizeBilinear ResizeNearestNeighbor", [7, 9]),
+    **of_images("ResizeNearestNeighborGrad", [3, 5]),
+    **of_images("ScaleAndTranslate", [7, 9], [1.5, 0.7], [0.5, 1.0]),
+    **of_images("Conv2D DepthwiseConv2dNative", numbers(2, 2, 3, 2)),
+    **of_images("Dilation2D", numbers(2, 2, 3)),
+    **of_cubes("AvgPool3D ExtractVolumePatches MaxPool3D"),
+    **of_cubes("Conv3D", numbers(2, 2, 2, 3, 2)),
+    **of_images("ResizeBicubicGrad ResizeBilinearGrad", number=2),
+    **of_images("ScaleAndTranslateGrad", [1.5, 0.7], [0.5, 1.0], number=2),
+    **of_images("LRNGrad MaxPoolGrad MaxPoolGradGrad", number=3),
+    **of_images("MaxPoolGradGradV2 MaxPoolGradV2", WINDOW, STEP, number=3),
+    **of_cubes("MaxPool3DGrad MaxPool3DGradGrad", number=3),
+    "Conv2D, dilated": Sample(
+        lambda x: raw("Conv2D", x, numbers(2, 2, 3, 2), dilations=[1, 2, 2, 1]),
+        IMAGES,
+        (1,),
+        (0, 1),
     ),
-    "Conv2D, in groups": of_images(
-        lambda x: tf.nn.conv2d(x, numbers(2, 2, 1, 6), 1, "SAME"), grads=False
+    "Conv2D, in groups": Sample(
+        lambda x: raw("Conv2D", x, numbers(2, 2, 1, 6)), IMAGES, (1,), (0, 1)
     ),
-    "Conv3D": of_images(
-        lambda x: tf.nn.conv3d(x, numbers(2, 2, 2, 3, 2), [1] * 5, "SAME"), SPACE, grads=False
+    "AvgPoolGrad": Sample(lambda x: raw("AvgPoolGrad", tf.shape(x), x), IMAGES, (1,), (0, 1)),
+    "AvgPool3DGrad": Sample(
+        lambda x: raw("AvgPool3DGrad", tf.shape(x), x, **IN_SPACE), SPACE, (1,), (0, 1)
     ),
-    "DepthToSpace": of_images(lambda x: tf.nn.depth_to_space(x, 2), (4, 4, 6, 4)),
-    "DepthwiseConv2dNative": of_images(
-        lambda x: tf.nn.depthwise_conv2d(x, numbers(2, 2, 3, 2), [1] * 4, "SAME"), grads=False
+    "FractionalMaxPoolGrad": Sample(
+        lambda x, y: raw("FractionalMaxPoolGrad", x, x, y, *PLACES),
+        *[IMAGES * 2, (), FIRST],
     ),
-    "Dilation2D": of_images(
-        lambda x: tf.nn.dilation2d(x, numbers(2, 2, 3), [1] * 4, "SAME", "NHWC", [1] * 4)
+    "Dilation2DBackpropInput": Sample(
+        filtered("Dilation2DBackpropInput", 2, 2, 3), IMAGES * 2, (1,), (0, 1)
     ),
-    "ExtractImagePatches": of_images(
-        lambda x: tf.image.extract_patches(x, [1, 2, 2, 1], [1] * 4, [1] * 4, "SAME")
+    "MaxPoolWithArgmax through the batch": Sample(
+        lambda x: raw("MaxPoolWithArgmax", x, include_batch_in_index=True), IMAGES, (0, 1), (0, 1)
     ),
-    "ExtractVolumePatches": of_images(
-        lambda x: tf.extract_volume_patches(x, [1, 2, 2, 2, 1], [1] * 5, "SAME"),
-        SPACE,
-        grads=False,
+    "MaxPoolGradWithArgmax": Sample(
+        lambda x, y: raw("MaxPoolGradWithArgmax", x, y, classes(y, 70, tf.int64)),
+        *[IMAGES * 2, (), FIRST],
     ),
-    "LRN": of_images(lambda x: tf.nn.local_response_normalization(x, 1, 1.0, 0.5, 0.7)),
-    "MaxPool": of_images(lambda x: tf.nn.max_pool2d(x, 2, 2, "SAME")),
-    "MaxPoolGradGrad": of_images(second(lambda x: tf.nn.max_pool2d(x, 2, 2, "SAME"))),
-    "MaxPool3D": of_images(lambda x: tf.nn.max_pool3d(x, 2, 2, "SAME"), SPACE),
-    "MaxPool3DGradGrad": of_images(second(lambda x: tf.nn.max_pool3d(x, 2, 2, "SAME")), SPACE),
-    "MaxPoolV2": of_images(pooled),
-    "MaxPoolGradGradV2": of_images(second(pooled)),
-    "MaxPoolWithArgmax": of_images(lambda x: tf.nn.max_pool_with_argmax(x, 2, 2, "SAME")[0]),
-    "MaxPoolWithArgmax, its places": of_images(
-        lambda x: tf.nn.max_pool_with_argmax(x, 2, 2, "SAME")[1], grads=False, tried=(0,)
+    "DrawBoundingBoxes": Sample(boxed("DrawBoundingBoxes"), [*IMAGES, (4, 2, 4)], (1,), (0, 1)),
+    "DrawBoundingBoxesV2": Sample(
+        boxed("DrawBoundingBoxesV2", [[1.0, 0.0, 0.5]]), [*IMAGES, (4, 2, 4)], (1,), (0, 1)
     ),
-    "MaxPoolWithArgmax through the batch": of_images(
-        lambda x: tf.nn.max_pool_with_argmax(x, 2, 2, "SAME", include_batch_in_index=True)[1],
-        grads=False,
-        mixed=(0, 1),
+    "ImageProjectiveTransformV2": Sample(
+        moved("ImageProjectiveTransformV2"), [*IMAGES, (4, 6)], (), FIRST
     ),
-    "ResizeArea": of_images(lambda x: tf.image.resize(x, [7, 9], "area"), grads=False),
-    "ResizeBicubic": resized(RAW.ResizeBicubic),
-    "ResizeBilinear": resized(RAW.ResizeBilinear, half_pixel_centers=True),
-    "ResizeNearestNeighbor": resized(RAW.ResizeNearestNeighbor),
-    "ScaleAndTranslate": of_images(
-        lambda x: tf.image.resize(x, [7, 9], "lanczos3", antialias=True)
+    "ImageProjectiveTransformV3": Sample(
+        moved("ImageProjectiveTransformV3", 0.5), [*IMAGES, (4, 6)], (), FIRST
     ),
-    "SpaceToDepth": of_images(lambda x: tf.nn.space_to_depth(x, 2), tried=(0,)),
-    "DrawBoundingBoxes": boxed(RAW.DrawBoundingBoxes),
-    "DrawBoundingBoxesV2": boxed(RAW.DrawBoundingBoxesV2, colors=[[1.0, 0.0, 0.5]]),
-    "FractionalMaxPoolGrad": of_images(
-        lambda x, y: RAW.FractionalMaxPoolGrad(
-            orig_input=x,
-            orig_output=x,
-            out_backprop=y,
-            row_pooling_sequence=tf.range(5, dtype=tf.int64),
-            col_pooling_sequence=tf.range(7, dtype=tf.int64),
-        ),
-        *[(4, 4, 6, 3)] * 2,
-        grads=False,
-        tried=(0,),
+    "ImageProjectiveTransformV2, one for all": Sample(
+        lambda x: moved("ImageProjectiveTransformV2")(x, numbers(1, 6)), IMAGES, (1,), (0, 1)
     ),
-    "ImageProjectiveTransformV2": of_images(
-        transformed(RAW.ImageProjectiveTransformV2), (4, 4, 6, 3), (4, 6), grads=False, tried=(0,)
+    "CropAndResize": Sample(
+        lambda x: raw("CropAndResize", numbers(2, 4, 5, 3), x / 2, classes(x[:, 0], 2), [2, 3]),
+        *[[(4, 4)], (), FIRST],
     ),
-    "ImageProjectiveTransformV3": of_images(
-        transformed(RAW.ImageProjectiveTransformV3, fill_mode="NEAREST", fill_value=0.0),
-        *[(4, 4, 6, 3), (4, 6)],
-        grads=False,
-        tried=(0,),
+    "Conv": Sample(
+        lambda x: raw("Conv", x, numbers(3, 3, 2, 4), batch_dims=2),
+        [(4, 3, 4, 5, 2)],
+        (2, 3),
+        range(4),
     ),
-    "ImageProjectiveTransformV3, one for all": of_images(
-        lambda x: transformed(RAW.ImageProjectiveTransformV3, fill_mode="WRAP", fill_value=0.0)(
-            x, tf.constant([[1.0, 0.1, 0.2, 0.3, 1.0, 0.4]])
-        )
-    ),
-    "CropAndResize": of_images(
-        lambda boxes: RAW.CropAndResize(
-            image=numbers(2, 4, 5, 3),
-            boxes=boxes / 2,
-            box_ind=classes(boxes[:, 0], 2),
-            crop_size=[2, 3],
-        ),
-        (4, 4),
-        grads=False,
-        tried=(0,),
-    ),
-    "Conv": Sample(of_rows_of_two_axes, [(4, 3, 4, 5, 2)], mixed=(2, 3), tried=(0, 1, 2, 3)),
-    "AdjustContrastv2": of_images(
-        lambda x: tf.image.adjust_contrast(x, 0.3), grads=False, tried=(0, 1, 2), mixed=(1, 2)
-    ),
-    **{
-        kind: of_images(function, grads=False, tried=(0, 1, 2), mixed=())
-        for kind, function in {
-            "AdjustHue": lambda x: tf.image.adjust_hue(x / 2, 0.3),
-            "AdjustSaturation": lambda x: tf.image.adjust_saturation(x / 2, 0.3),
-            "HSVToRGB": lambda x: tf.image.hsv_to_rgb(x / 2),
-            "RGBToHSV": lambda x: tf.image.rgb_to_hsv(x / 2),
-        }.items()
-    },
+    **uses("AdjustContrastv2", IMAGES, 0.3, mixed=(1, 2), tried=(0, 1, 2)),
+    **uses("AdjustHue AdjustSaturation", IMAGES, 0.3, tried=(0, 1, 2)),
+    **uses("HSVToRGB RGBToHSV", IMAGES, tried=(0, 1, 2)),
     "RGBToHSV of colors": Sample(
-        lambda x: RAW.RGBToHSV(images=x), [(4, 5, 3)], (2,), (2,), batches=[(3, 1, 1)]
+        functools.partial(raw, "RGBToHSV"), [(4, 5, 3)], (2,), (2,), batches=[(3, 1, 1)]
     ),
-    "BiasAdd": Sample(lambda x: tf.nn.bias_add(x, numbers(3)), [(4, 5, 3)], tried=(0, 1)),
+    # ---- classes
+    **uses("BiasAdd BiasAddV1", [(4, 5, 3)], numbers(3), tried=(0, 1)),
     "BiasAdd, channels in front": Sample(
-        lambda x: RAW.BiasAdd(value=x, bias=numbers(3), data_format="NCHW"),
-        *[[(4, 3, 5, 6)], (3,), (0, 2, 3)],
+        lambda x: raw("BiasAdd", x, numbers(3), data_format="NCHW"), [(4, 3, 5, 6)], (3,), (0, 2, 3)
     ),
-    "BiasAdd of examples": Sample(lambda x: tf.nn.bias_add(x, x[0]), [(5, 4)], (1,), (1,)),
-    "BiasAddV1": Sample(
-        lambda x: RAW.BiasAddV1(value=x, bias=numbers(3)), [(4, 5, 3)], tried=(0, 1)
+    "BiasAdd of examples": Sample(lambda x: raw("BiasAdd", x, x[0]), ROWS, (1,), (1,)),
+    **uses("LogSoftmax Softmax", ROWS, mixed=(1,)),
+    **uses("NthElement", LINES, 1, mixed=(2,)),
+    **uses("TopKV2", LINES, 2, mixed=(2,)),
+    "TopKV2 of another axis's length": Sample(
+        lambda x: tf.math.top_k(x, tf.shape(x)[1] - 1), LINES, (2,), (0, 2)
     ),
-    "Softmax": of_three_axes(tf.nn.softmax, 2),
-    "LogSoftmax": of_three_axes(tf.nn.log_softmax, 2),
-    "NthElement": of_three_axes(lambda x: RAW.NthElement(input=x, n=1), 2),
-    "TopK": of_three_axes(lambda x: RAW.TopK(input=x, k=2), 2),
-    "TopKV2": of_three_axes(lambda x: tf.math.top_k(x, 2), 2),
-    "TopKV2 of the batch's length": of_three_axes(
-        lambda x: tf.math.top_k(x, tf.shape(x)[1] - 1), 2
-    ),
-    "InTopK": Sample(
-        lambda x, y: RAW.InTopK(predictions=x, targets=classes(y, 5), k=2), [(4, 5), (4,)], (), (0,)
-    ),
-    "InTopKV2": Sample(
-        lambda x, y: tf.math.in_top_k(classes(y, 5), x, 2), [(4, 5), (4,)], (), (0,)
-    ),
-    "InTopKV2 of classes": Sample(
-        lambda x: tf.math.in_top_k([1, 0, 1, 0], x, 1), [(4, 5)], (1,), (1,)
-    ),
+    "InTopK": Sample(lambda x, y: raw("InTopK", x, classes(y, 5), k=2), *RANKED),
+    "InTopKV2": Sample(lambda x, y: raw("InTopKV2", x, classes(y, 5), 2), *RANKED),
     "SparseSoftmaxCrossEntropyWithLogits": Sample(
-        lambda x, y: tf.nn.sparse_softmax_cross_entropy_with_logits(classes(y, 5), x),
-        *[[(4, 5), (4,)], (), (0,), True],
+        lambda x, y: raw("SparseSoftmaxCrossEntropyWithLogits", x, classes(y, 5)), *RANKED
     ),
-    "SoftmaxCrossEntropyWithLogits": Sample(
-        lambda x, y: tf.nn.softmax_cross_entropy_with_logits(y / 5, x),
-        *[[(4, 5), (4, 5)], (1,), (0, 1), True],
-    ),
+    "InTopKV2 of classes": Sample(lambda x: raw("InTopKV2", x, [1, 0, 1, 0], 1), ROWS, (1,), (1,)),
+    **uses("SoftmaxCrossEntropyWithLogits", ROWS * 2, mixed=(1,)),
     "SoftmaxCrossEntropyWithLogits, targets of all": Sample(
-        lambda x: list(RAW.SoftmaxCrossEntropyWithLogits(features=x, labels=numbers(1, 5))),
-        *[[(4, 5)], (), (0,)],
+        lambda x: raw("SoftmaxCrossEntropyWithLogits", x, numbers(1, 5)), ROWS, (), FIRST
     ),
     "SoftmaxCrossEntropyWithLogits, logits of all": Sample(
-        lambda x: list(RAW.SoftmaxCrossEntropyWithLogits(features=numbers(1, 5), labels=x)),
-        *[[(4, 5)], (), (0,)],
+        lambda x: raw("SoftmaxCrossEntropyWithLogits", numbers(1, 5), x), ROWS, (), FIRST
     ),
-    "Cumsum": of_three_axes(lambda x: tf.cumsum(x, -1), 2),
-    "Cumsum, backward": of_three_axes(lambda x: tf.cumsum(x, 0, exclusive=True, reverse=True), 0),
-    "ReverseV2": of_three_axes(lambda x: tf.reverse(x, [1, -1]), 1, 2),
-    "Roll": of_three_axes(lambda x: tf.roll(x, [1, 2], [1, -1]), 1, 2),
-    "Roll by one": of_three_axes(lambda x: tf.roll(x, 2, 0), 0),
-    "Cumprod": of_three_axes(lambda x: tf.math.cumprod(x, 1), 1),
-    "CumulativeLogsumexp": of_three_axes(lambda x: tf.math.cumulative_logsumexp(x, -1), 2),
-    "ArgMax": of_three_axes(lambda x: tf.argmax(x, 1), 1),
-    "ArgMax of the last": of_three_axes(lambda x: tf.argmax(x, -1), 2),
-    "ArgMin": of_three_axes(lambda x: tf.argmin(x, 0, tf.int32), 0),
-    "ReduceJoin": of_three_axes(lambda x: tf.strings.reduce_join(as_text(x), -1, separator="+"), 2),
-    "ReduceJoin, kept": of_three_axes(
-        lambda x: tf.strings.reduce_join(as_text(x), [1, 0], keepdims=True), 0, 1
+    # ---- along axes
+    **uses("Cumprod Cumsum CumulativeLogsumexp", LINES, 1, mixed=(1,)),
+    **uses("ArgMax ArgMin", LINES, 1, mixed=(1,)),
+    **uses("ReverseV2", LINES, [0, -1], mixed=(0, 2)),
+    **uses("Roll", LINES, [1, 2], [1, -1], mixed=(1, 2)),
+    "Cumsum, backward": Sample(
+        lambda x: tf.cumsum(x, 0, exclusive=True, reverse=True), LINES, (0,)
     ),
-    "ReduceJoin of the first": of_three_axes(
-        lambda x: tf.strings.reduce_join(as_text(x), 0, separator="+"), 0
+    "ArgMax of the first": Sample(lambda x: tf.argmax(x, 0, tf.int32), LINES, (0,)),
+    "ReduceJoin": Sample(lambda x: tf.strings.reduce_join(as_text(x), -1), LINES, (2,)),
+    "ReduceJoin of several": Sample(
+        lambda x: tf.strings.reduce_join(as_text(x), [1, 0], separator="+"), LINES, (0, 1)
     ),
-    "ReduceJoin of all": of_three_axes(
-        lambda x: tf.strings.reduce_join(as_text(x), tf.constant([], tf.int32)), 0, 1, 2
+    "ReduceJoin, kept": Sample(
+        lambda x: tf.strings.reduce_join(as_text(x), 0, keepdims=True), LINES, (0,)
     ),
-    "FFT": of_three_axes(magnitude(tf.signal.fft), 2, gradients=True),
-    "IFFT": of_three_axes(magnitude(tf.signal.ifft), 2, gradients=True),
-    "RFFT": of_three_axes(magnitude(lambda x: tf.signal.rfft(x, [8]), tf.identity), 2),
-    "IRFFT": of_three_axes(magnitude(tf.signal.irfft), 2, gradients=True),
-    "FFT2D": of_three_axes(magnitude(tf.signal.fft2d), 1, 2, gradients=True),
-    "IFFT2D": of_three_axes(magnitude(tf.signal.ifft2d), 1, 2, gradients=True),
-    "RFFT2D": of_three_axes(magnitude(tf.signal.rfft2d, tf.identity), 1, 2),
-    "IRFFT2D": of_three_axes(magnitude(tf.signal.irfft2d), 1, 2, gradients=True),
-    "FFT3D": Sample(magnitude(tf.signal.fft3d), [(4, 2, 3, 4)], (1, 2, 3)),
-    "IFFT3D": Sample(magnitude(tf.signal.ifft3d), [(4, 2, 3, 4)], (1, 2, 3)),
-    "RFFT3D": Sample(
-        lambda x: tf.abs(RAW.RFFT3D(input=x, fft_length=[2, 3, 4])), [(4, 2, 3, 4)], (1, 2, 3), (0,)
+    "ReduceJoin of all": Sample(
+        lambda x: tf.strings.reduce_join(as_text(x), tf.constant([], tf.int32)), LINES, (0, 1, 2)
     ),
-    "IRFFT3D": Sample(
-        lambda x: RAW.IRFFT3D(input=complex_of(x), fft_length=[2, 3, 4]),
-        *[[(4, 2, 3, 3)], (1, 2, 3), (0,)],
-    ),
-    "MatrixBandPart": of_three_axes(lambda x: tf.linalg.band_part(x, 1, 0), 1, 2),
-    "MatrixDiag": of_three_axes(lambda x: RAW.MatrixDiag(diagonal=x), 2),
-    "MatrixDiagV2": of_three_axes(diagonals(RAW.MatrixDiagV2, "diagonal", 1, **PADDED), 2),
-    "MatrixDiagV3": of_three_axes(lambda x: tf.linalg.diag(x, k=-2, padding_value=5), 2),
+    **{
+        type_: Sample(
+            lambda x, type_=type_, sizes=sizes: raw(
+                type_, x if type_.startswith("RFFT") else complex_of(x), *sizes
+            ),
+            *[[(4, 2, 3, 4)], range(4 - rank, 4)],
+        )
+        for rank, suffix in ((1, ""), (2, "2D"), (3, "3D"))
+        for kind in ("FFT", "IFFT", "RFFT", "IRFFT")
+        for type_, sizes in [(kind + suffix, [[2, 3, 4][-rank:]] * ("RFFT" in kind))]
+    },
+    # ---- matrices and vectors
+    **uses("MatrixBandPart", LINES, *tf.constant([1, 0], tf.int64).numpy(), mixed=(1, 2)),
+    **uses("MatrixDiag", LINES, mixed=(2,)),
+    **uses("MatrixDiagV2 MatrixDiagV3", LINES, 1, -1, -1, 5.0, mixed=(2,)),
     "MatrixDiagV3 of several": Sample(
-        lambda x: tf.linalg.diag(x, k=(-1, 1), num_rows=3), [(4, 3, 3)], (1, 2), (0,)
+        lambda x: tf.linalg.diag(x, k=(-1, 1), num_rows=3), [(4, 3, 3)], (1, 2), FIRST
     ),
-    "MatrixDiagPart": Sample(lambda x: RAW.MatrixDiagPart(input=x), [(4, 5, 6, 3)], (2, 3)),
-    "MatrixDiagPartV2": Sample(
-        diagonals(RAW.MatrixDiagPartV2, "input", 0, padding_value=5.0), [(4, 5, 6, 3)], (2, 3)
-    ),
-    "MatrixDiagPartV3": Sample(lambda x: tf.linalg.diag_part(x, k=-1), [(4, 5, 6, 3)], (2, 3)),
+    **uses("MatrixDiagPart", PLANES, mixed=(2, 3)),
+    **uses("MatrixDiagPartV2 MatrixDiagPartV3", PLANES, -1, 5.0, mixed=(2, 3)),
     "MatrixDiagPartV3 of several": Sample(
-        lambda x: tf.linalg.diag_part(x, k=(0, 1)), [(4, 5, 6, 3)], (2, 3)
+        lambda x: tf.linalg.diag_part(x, k=(0, 1)), PLANES, (2, 3), (0, 1, 2)
     ),
-    "MatrixSetDiag": Sample(
-        lambda x, y: RAW.MatrixSetDiag(input=x, diagonal=y), [(4, 3, 5, 5), (4, 3, 5)], (), (0, 1)
-    ),
-    "MatrixSetDiagV2": Sample(
-        lambda x, y: RAW.MatrixSetDiagV2(input=x, diagonal=y, k=0),
-        *[[(4, 3, 5, 5), (4, 3, 5)], (), (0, 1)],
-    ),
-    "MatrixSetDiagV3": Sample(tf.linalg.set_diag, [(4, 3, 5, 5), (4, 3, 5)], (), (0, 1)),
+    **uses("MatrixSetDiag", MATRICES, tried=(0, 1)),
+    **uses("MatrixSetDiagV2 MatrixSetDiagV3", MATRICES, 0, tried=(0, 1)),
     "MatrixSetDiagV3 of what it is set to": Sample(
-        lambda x: tf.linalg.set_diag(x, 2 * tf.linalg.diag_part(x)), [(4, 5, 6)], (1, 2)
+        lambda x: tf.linalg.set_diag(x, 2 * tf.linalg.diag_part(x)), LINES, (1, 2)
     ),
-    "Cross": Sample(lambda x, y: RAW.Cross(a=x, b=y), [(4, 5, 3)] * 2, (), (0, 1)),
+    **uses("Cross", [(4, 5, 3)] * 2, tried=(0, 1)),
     "Cross along the batch": Sample(
-        lambda x, y: RAW.Cross(a=x, b=y), [(4, 5, 3)] * 2, (2,), (2,), batches=[(3, 1, 1)]
+        functools.partial(raw, "Cross"), [(4, 5, 3)] * 2, (2,), (2,), batches=[(3, 1, 1)]
     ),
+    # ---- texts
     "DecodeCompressed": of_texts(
         lambda x: tf.io.decode_compressed(
             tf.strings.substr(tf.strings.join([GZIPPED, x]), 0, len(GZIPPED)), "GZIP"
         )
     ),
-    "DecodeCompressed of what is not": of_texts(lambda x: tf.io.decode_compressed(x, "")),
     "DecodeJSONExample": of_texts(
-        lambda x: tf.io.decode_json_example(
-            tf.strings.join(['{"features": {"feature": {"a', x, '": {}}}}'])
-        )
+        lambda x: tf.io.decode_json_example('{"features": {"feature": {"a' + x + '": {}}}}')
     ),
     "DecodePaddedRaw": of_texts(lambda x: tf.io.decode_raw(x, tf.uint8, fixed_length=4)),
-    "DecodeRaw": of_texts(lambda x: tf.io.decode_raw(tf.strings.substr(x + "ne", 0, 2), tf.int16)),
+    "DecodeRaw": of_texts(lambda x: tf.io.decode_raw(x, tf.int16)),
     "StringToNumber": of_texts(tf.strings.to_number),
     "Substr": of_texts(
-        lambda x: tf.strings.substr(x + "ab", tf.ones_like(x, tf.int32), tf.strings.length(x))
+        lambda x: tf.strings.substr(x, tf.ones_like(x, tf.int32), tf.strings.length(x))
     ),
-    "Substr from a place on": of_texts(lambda x: tf.strings.substr(x + "ab", 2, 9)),
-    "Substr from the end on": Sample(
-        lambda x: tf.strings.substr(as_text(2 * x), 2, 9), [(4, 2)], batches=(UNEVEN, NONE)
-    ),
+    "Substr from the end on": of_texts(lambda x: tf.strings.substr(x, 2, 9), (UNEVEN, NONE)),
     "Substr of columns": Sample(
-        lambda x: tf.strings.substr(as_text(x), [0, 1], [1, 0]), [(4, 2)], tried=(0,)
+        lambda x: tf.strings.substr(as_text(x), [0, 1], [1, 0]), [(4, 2)], (), FIRST
     ),
 }
-
 
 # Types that have no kernels for CPUs.
-NOT_ON_CPUS = {
-    *("BatchFFT", "BatchFFT2D", "BatchFFT3D", "BatchIFFT", "BatchIFFT2D", "BatchIFFT3D"),
-    *("Conv2DBackpropInputV2", "MaxPoolGradGradWithArgmax"),
-}
+NOT_ON_CPUS = {"Conv2DBackpropInputV2", "MaxPoolGradGradWithArgmax"}
 
 
 def placed(x, axis, blocks):
@@ -396,7 +314,7 @@ def run(sample, axis, batch, everywhere=None):
         operands = [placed(each, axis, blocks) for each in batches]
         if everywhere is not None:
             operands[everywhere] = tf.cumsum(operands[everywhere], axis) / 5
-        return sample.traced(*operands)
+        return sample.function(*operands)
 
     others = ([*shape[:axis], *shape[axis + 1 :]] for shape in sample.shapes)
     batches = [numbers(count, entries, *sizes) for sizes in others]

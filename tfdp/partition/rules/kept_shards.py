@@ -121,7 +121,7 @@ TABLE = [
         """,
         operands=(0, 1, 2),
     ),
-    KeptShard("Conv2DBackpropInputV2 Conv3DBackpropInput Dilation2DBackpropInput", operands=(0, 2)),
+    KeptShard("Conv2DBackpropInputV2 Dilation2DBackpropInput", operands=(0, 2)),
     KeptShard("MaxPoolWithArgmax", unless="include_batch_in_index"),
     KeptShard(
         "MaxPoolGradWithArgmax MaxPoolGradGradWithArgmax",
@@ -137,16 +137,16 @@ TABLE = [
     KeptShard("AdjustContrastv2", mixed=3),
     # ---- classes
     KeptShard("BiasAdd BiasAddV1", mixed=channel_axes),
-    KeptShard("LogSoftmax NthElement Softmax TopK TopKV2", mixed=1),
+    KeptShard("LogSoftmax NthElement Softmax TopKV2", mixed=1),
     KeptShard("InTopK InTopKV2 SparseSoftmaxCrossEntropyWithLogits", operands=(0, 1)),
     KeptShard("SoftmaxCrossEntropyWithLogits", operands=(0, 1), broadcast=True),
     # ---- along axes
     KeptShard("Cumsum ReverseV2 Roll", mixed=_named, linear=0),
     KeptShard("Cumprod CumulativeLogsumexp", mixed=_named),
     KeptShard("ArgMax ArgMin ReduceJoin", mixed=_named, drops=True),
-    KeptShard("BatchFFT BatchIFFT FFT IFFT IRFFT RFFT", mixed=1),
-    KeptShard("BatchFFT2D BatchIFFT2D FFT2D IFFT2D IRFFT2D RFFT2D", mixed=2),
-    KeptShard("BatchFFT3D BatchIFFT3D FFT3D IFFT3D IRFFT3D RFFT3D", mixed=3),
+    KeptShard("FFT IFFT IRFFT RFFT", mixed=1),
+    KeptShard("FFT2D IFFT2D IRFFT2D RFFT2D", mixed=2),
+    KeptShard("FFT3D IFFT3D IRFFT3D RFFT3D", mixed=3),
     # ---- matrices and vectors
     KeptShard("MatrixDiag MatrixDiagV2 MatrixDiagV3", mixed=_diagonals),
     KeptShard("MatrixBandPart MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3", mixed=2),

@@ -14,6 +14,16 @@ from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.tensors import Tensor
 
 
+@rule("DecodeCSV")
+def decode_csv(step: Step) -> Results:
+    """Keeps the records' cut in each column, unless a replica may have none. Sends nothing."""
+    records, *defaults = step.inputs
+    layout = records.sharded
+    if layout is None or step.program.may_lack_rows(layout.batch):
+        return None
+    return step.results(step.emit([records, *map(step.whole, defaults)]), layout)
+
+
 @rule("ParseExample", "ParseExampleV2")
 def parse(step: Step) -> Results:
     """Keeps the cut where all features are dense and of fixed shapes. Sends nothing.

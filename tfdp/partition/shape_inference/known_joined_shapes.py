@@ -142,15 +142,12 @@ def _segments(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     return [[size, *data.dims()[segments.rank :]]]
 
 
-@shapes_of("NthElement", "TopK", "TopKV2")
+@shapes_of("NthElement", "TopKV2")
 def _largest(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     if inputs[0].rank is None:
         return None
     sizes = inputs[0].dims()[:-1]
-    if op.type == "NthElement":
-        return [sizes]
-    count = known_scalar(inputs[1]) if op.type == "TopKV2" else op.attr("k")
-    return [[*sizes, count]] * 2
+    return [sizes] if op.type == "NthElement" else [[*sizes, known_scalar(inputs[1])]] * 2
 
 
 @shapes_of("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits")

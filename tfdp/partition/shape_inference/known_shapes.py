@@ -54,9 +54,8 @@ ALIKE = _names("""
 # Operations whose first result has the shape of an operand, by its number.
 _LIKE = {
     0: """
-        AdjustContrastv2 AdjustHue AdjustSaturation BatchFFT BatchFFT2D BatchFFT3D BatchIFFT
-        BatchIFFT2D BatchIFFT3D BiasAdd BiasAddV1 CheckNumericsV2 Cholesky Conv2DBackpropInputV2
-        Conv3DBackpropInput Cumprod Cumsum CumulativeLogsumexp DebugIdentityV2 DecodeCompressed
+        AdjustContrastv2 AdjustHue AdjustSaturation BiasAdd BiasAddV1 CheckNumericsV2 Cholesky
+        Conv2DBackpropInputV2 Cumprod Cumsum CumulativeLogsumexp DebugIdentityV2 DecodeCompressed
         DecodeJSONExample Dilation2DBackpropInput DrawBoundingBoxes DrawBoundingBoxesV2 EnsureShape
         FFT FFT2D FFT3D FractionalMaxPoolGrad FusedBatchNorm FusedBatchNormGrad FusedBatchNormGradV2
         FusedBatchNormGradV3 FusedBatchNormV2 FusedBatchNormV3 HSVToRGB IFFT IFFT2D IFFT3D Identity
