@@ -117,6 +117,8 @@ def axes(node):
         yield ast.Constant(0)
     elif is_call(node, "at") and isinstance(node.func, ast.Attribute):
         yield node.func.value
+    elif is_call(node, "on_aligned") and isinstance(node.args[-1], ast.Constant):
+        yield ast.Call(node.func, [*node.args[:-1], ast.Constant(node.args[-1].value - 1)], [])
 
 
 def bounds(node):
@@ -202,9 +204,7 @@ def columns(row):
         changed = copy.deepcopy(row)
         if column.arg == "operands" and isinstance(column.value, ast.Tuple):
             changed.keywords[index].value.elts.pop()
-        elif (
-            column.arg == "mixed" and isinstance(column.value, ast.Constant) and column.value.value
-        ):
+        elif column.arg == "mixed" and getattr(column.value, "value", 0):
             changed.keywords[index].value.value -= 1
         elif column.arg == "mixed":
             changed.keywords[index].value = ast.Constant(0)
@@ -290,8 +290,8 @@ def breaks_of(family):
                     number += 1
     for name, row in rows_of(ast.parse(source)):
         for changed in columns(row):
-            if "mixed=-1" in ast.unparse(changed):
-                continue  # nothing is mixed
+            if ast.dump(changed) == ast.dump(row):
+                continue
             told = (" ".join(ast.unparse(each).split()) for each in (row, changed))
             what = Break(family, number, name, row.lineno, row.lineno, columns.__name__, *told)
             yield what, functools.partial(ast.fix_missing_locations, ast.Expression(changed))

@@ -89,6 +89,10 @@ def classes(x, count, dtype=tf.int32):
     return tf.cast(10 * x, dtype) % count
 
 
+def counted(x):
+    return tf.reshape(tf.range(tf.size(x, tf.int64)), tf.shape(x))
+
+
 def moved(type_, *fill):
     def function(x, moves):
         moves = tf.concat([moves, tf.zeros_like(moves[:, :2])], 1)
@@ -160,6 +164,10 @@ SAMPLES = {
     "MaxPoolGradWithArgmax": Sample(
         lambda x, y: raw("MaxPoolGradWithArgmax", x, y, classes(y, 70, tf.int64)),
         *[IMAGES * 2, (), FIRST],
+    ),
+    "MaxPoolGradWithArgmax through the batch": Sample(
+        lambda x, y: raw("MaxPoolGradWithArgmax", x, y, counted(x), include_batch_in_index=True),
+        *[IMAGES * 2, (0,), FIRST],
     ),
     "DrawBoundingBoxes": Sample(boxed("DrawBoundingBoxes"), [*IMAGES, (4, 2, 4)], (1,), (0, 1)),
     "DrawBoundingBoxesV2": Sample(
@@ -261,6 +269,9 @@ SAMPLES = {
     **uses("MatrixSetDiagV2 MatrixSetDiagV3", MATRICES, 0, tried=(0, 1)),
     "MatrixSetDiagV3 of what it is set to": Sample(
         lambda x: tf.linalg.set_diag(x, 2 * tf.linalg.diag_part(x)), LINES, (1, 2)
+    ),
+    "MatrixSetDiagV3 of rows": Sample(
+        lambda x: tf.linalg.set_diag(x, 2 * x[:, :, 0]), LINES, (1,), (1,), batches=[(3, 1, 1)]
     ),
     **uses("Cross", [(4, 5, 3)] * 2, tried=(0, 1)),
     "Cross along the batch": Sample(
