@@ -3,12 +3,13 @@
     python tests/partition/breaks.py [family ...] [--list] [--most TESTS] [--tests EXPRESSION]
 
 A break is one small change of a function's syntax tree, such as a sum that is left out, or an axis
-that is taken for another one; `changes.KINDS` names them. A family is a module of rules. Each has a
-process, which imports TensorFlow once and changes no file:
+that is taken for another one; `changes.KINDS` names them; or of a row of a table of rules. A family
+is a module of rules. Each has a process, which imports TensorFlow once and changes no file:
 
 1. Its tests run once, to see that they pass and which lines of the family each of them reaches.
-2. For each break the function's code is replaced, and tests that reach its line run, until one
-   fails: the break is noticed. Cheap ones come first, then those whose cases hypothesis draws.
+2. For each break the function's code, or the row, is replaced, and tests that reach its line run,
+   until one fails: the break is noticed. Cheap ones come first, then those whose cases hypothesis
+   draws.
 
 A break may leave replicas waiting for each other. Then the process is ended, which counts as
 noticed, and another one goes on.
@@ -17,6 +18,7 @@ noticed, and another one goes on.
 import argparse
 import ast
 import collections
+import contextlib
 import dataclasses
 import functools
 import json
@@ -31,14 +33,25 @@ import time
 ROOT = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from partition.changes import RULES, breaks_of, functions_of, with_notes  # noqa: E402
+from partition.changes import (  # noqa: E402
+    PARTITION,
+    RULES,
+    breaks_of,
+    functions_of,
+    path_of,
+    rows_of,
+    with_notes,
+)
 
 TESTS = ROOT / "tests" / "partition" / "rules"
 
 # The tests of families that have none of their own.
 TESTED_BY = {
+    "kept_shards": ["along_axes", "convolutions", "kept_shards", "linear_algebra", "strings"],
     "random_shards": ["random", "stateful_random"],
     "side_effects": ["stateful_random", "control", "lookup_tables"],
+    "known_products": ["contractions"],
+    "known_slices": ["slicing"],
     "lists": ["control"],
     "philox": ["random"],
     "random": ["random", "stateful_random"],
@@ -46,6 +59,8 @@ TESTED_BY = {
     "scattering": ["scattering", "self_indexing"],
     "variables": ["variables", "cut_variables"],
 }
+# What rules share with shape inference.
+SHARED = ["known_products", "known_slices"]
 # They hold no rules.
 NOT_FAMILIES = {"__init__", "registry", "resharding"}
 
@@ -76,6 +91,24 @@ def function_of(module, name):
     return getattr(found, "__func__", found)
 
 
+def noted(lines, line, row):
+    """Returns a rule that does what a row of a table does, and notes its line."""
+
+    def write(step):
+        lines.add(line)
+        return row(step)
+
+    return write
+
+
+def write_by(write, row):
+    """Has the operations of a row of a table be written by another rule."""
+    from tfdp.partition.rules.registry import RULES as REGISTERED
+
+    for type_ in row.types.split():
+        REGISTERED[type_] = dataclasses.replace(REGISTERED[type_], write=write)
+
+
 class Breaking:
     """A plugin of pytest that runs the collected tests once, and then for each break.
 
@@ -102,7 +135,8 @@ class Breaking:
         """Runs what there is to run."""
         import importlib
 
-        self.module = importlib.import_module(f"tfdp.partition.rules.{self.family}")
+        path = path_of(self.family).relative_to(PARTITION).with_suffix("")
+        self.module = importlib.import_module(f"tfdp.partition.{'.'.join(path.parts)}")
         self.items = {item.nodeid: item for item in session.items}
         if "reached" not in self.told:
             self.told["reached"] = self._reached()
@@ -126,13 +160,15 @@ class Breaking:
 
     def _reached(self):
         """Returns for each test how long it takes, and the statements that it reaches, as lines."""
-        source = ast.parse((RULES / f"{self.family}.py").read_text())
+        source = ast.parse(path_of(self.family).read_text())
         codes = codes_in(compile(with_notes(source), self.module.__file__, "exec"))
         self.module.__reached__ = lines = set()
         right = {}
         for name, _ in functions_of(source):
             function = function_of(self.module, name)
             right[function], function.__code__ = function.__code__, codes[name]
+        for index, (_, row) in enumerate(rows_of(source)):
+            write_by(noted(lines, row.lineno, self.module.TABLE[index]), self.module.TABLE[index])
         found = {}
         for name, item in self.items.items():
             lines.clear()
@@ -143,16 +179,15 @@ class Breaking:
             found[name] = [round(time.perf_counter() - begin, 3), sorted(lines)]
         for function, code in right.items():
             function.__code__ = code
+        for row in getattr(self.module, "TABLE", ()):
+            write_by(row, row)
         return found
 
     def _try(self, what, tree):
         """Breaks a rule, and runs tests until one fails."""
-        function = function_of(self.module, what.function)
-        right = function.__code__
         say(begin=what.number)
         noticed, ran, begin = "", 0, time.perf_counter()
-        try:
-            function.__code__ = codes_in(compile(tree, right.co_filename, "exec"))[what.function]
+        with self._broken(what, tree):
             for name in self._tests_of(what):
                 if time.perf_counter() - begin > SECONDS:
                     break
@@ -161,11 +196,28 @@ class Breaking:
                 if report is not None:
                     noticed = name
                     break
-        finally:
-            function.__code__ = right
         say(done=what.number, noticed=noticed, ran=ran)
         if noticed and "tensorflow.python.framework.errors_impl" in report.longreprtext:
             self._go_on_if_well()
+
+    @contextlib.contextmanager
+    def _broken(self, what, tree):
+        """Returns a context in which a rule is broken."""
+        if isinstance(tree, ast.Expression):
+            row = eval(what.function, vars(self.module))
+            write_by(eval(compile(tree, self.module.__file__, "eval"), vars(self.module)), row)
+            try:
+                yield
+            finally:
+                write_by(row, row)
+            return
+        function = function_of(self.module, what.function)
+        right = function.__code__
+        try:
+            function.__code__ = codes_in(compile(tree, right.co_filename, "exec"))[what.function]
+            yield
+        finally:
+            function.__code__ = right
 
     def _tests_of(self, what):
         """Returns tests that reach a break's line: of each function first the cheapest."""
@@ -302,7 +354,8 @@ def _lines(process):
 
 def families():
     """Returns the names of the modules that hold rules."""
-    return sorted(path.stem for path in RULES.glob("*.py") if path.stem not in NOT_FAMILIES)
+    found = {path.stem for path in RULES.glob("*.py")} - NOT_FAMILIES
+    return sorted({*found, *SHARED})
 
 
 def main():

@@ -10,7 +10,10 @@ import dataclasses
 import functools
 import pathlib
 
-RULES = pathlib.Path(__file__).parents[2] / "tfdp" / "partition" / "rules"
+PARTITION = pathlib.Path(__file__).parents[2] / "tfdp" / "partition"
+
+# Where families are: what rules share with shape inference is in its modules.
+RULES, SHAPES = PARTITION / "rules", PARTITION / "shape_inference"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +76,7 @@ def collectives(node):
 
 def rows(node):
     """An operand with rows is taken to have none, so that all of it is given to every replica."""
-    if is_call(node, "on_rows", "_by_row") and isinstance(node.args[1], (ast.Dict, ast.List)):
+    if is_call(node, "on_rows") and isinstance(node.args[1], (ast.Dict, ast.List)):
         changed = copy.deepcopy(node)
         places = changed.args[1]
         for each in (
@@ -87,7 +90,7 @@ def stand_ins(node):
     """What stands in for examples is counted."""
     if is_call(node, "masked", of="step"):
         yield node.args[0]
-    elif is_call(node, "summands"):
+    elif is_call(node, "partials"):
         yield ast.parse(f"step.emit({ast.unparse(node.args[2])})", mode="eval").body
 
 
@@ -114,6 +117,8 @@ def axes(node):
         yield ast.Constant(0)
     elif is_call(node, "at") and isinstance(node.func, ast.Attribute):
         yield node.func.value
+    elif is_call(node, "on_aligned") and isinstance(node.args[-1], ast.Constant):
+        yield ast.Call(node.func, [*node.args[:-1], ast.Constant(node.args[-1].value - 1)], [])
 
 
 def bounds(node):
@@ -193,6 +198,25 @@ def awaited(node):
         yield ast.Pass()
 
 
+def columns(row):
+    """A row of a table says something else: what is forgotten has the table's default."""
+    for index, column in enumerate(row.keywords):
+        changed = copy.deepcopy(row)
+        if column.arg == "operands" and isinstance(column.value, ast.Tuple):
+            changed.keywords[index].value.elts.pop()
+        elif column.arg == "mixed" and getattr(column.value, "value", 0):
+            changed.keywords[index].value.value -= 1
+        elif column.arg == "mixed":
+            changed.keywords[index].value = ast.Constant(0)
+        elif column.arg == "operands":
+            continue
+        else:
+            del changed.keywords[index]
+        yield changed
+    if not any(column.arg in ("operands", "mixed") for column in row.keywords):
+        yield ast.Call(row.func, row.args, [*row.keywords, ast.keyword("mixed", ast.Constant(0))])
+
+
 KINDS = [
     collectives,
     rows,
@@ -206,6 +230,19 @@ KINDS = [
     guards,
     awaited,
 ]
+
+
+def rows_of(tree):
+    """Yields the calls that make the rows of a module's table, with their names."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "TABLE":
+            for index, row in enumerate(node.value.elts):
+                yield f"TABLE[{index}]", row
+
+
+def path_of(family):
+    """The module of a family."""
+    return next(path for path in (RULES / f"{family}.py", SHAPES / f"{family}.py") if path.exists())
 
 
 def functions_of(tree):
@@ -233,7 +270,7 @@ class _Replaced(ast.NodeTransformer):
 
 def breaks_of(family):
     """Yields the breaks of a family, each with the module's broken tree."""
-    source = (RULES / f"{family}.py").read_text()
+    source = path_of(family).read_text()
     number = 0
     seen = set()
     for name, function in functions_of(ast.parse(source)):
@@ -251,6 +288,14 @@ def breaks_of(family):
                     what = Break(family, number, name, *lines, *(" ".join(t.split()) for t in told))
                     yield what, functools.partial(_broken, source, function, node, changed)
                     number += 1
+    for name, row in rows_of(ast.parse(source)):
+        for changed in columns(row):
+            if ast.dump(changed) == ast.dump(row):
+                continue
+            told = (" ".join(ast.unparse(each).split()) for each in (row, changed))
+            what = Break(family, number, name, row.lineno, row.lineno, columns.__name__, *told)
+            yield what, functools.partial(ast.fix_missing_locations, ast.Expression(changed))
+            number += 1
 
 
 def _inside(function):

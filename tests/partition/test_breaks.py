@@ -36,9 +36,17 @@ def test_guards_against_nothing_are_left_in_place(tmp_path, monkeypatch):
     assert not any("if x.axis:" in text for text in broken.values())
 
 
+def test_a_column_of_a_row_of_a_table_is_forgotten(tmp_path, monkeypatch):
+    source = "TABLE = [\n    KeptShard('A B', operands=(0, 1), mixed=2),\n]"
+    assert list(breaks_in(source, tmp_path, monkeypatch).values()) == [
+        "KeptShard('A B', operands=(0,), mixed=2)",
+        "KeptShard('A B', operands=(0, 1), mixed=1)",
+    ]
+
+
 @pytest.mark.parametrize("family", families())
 def test_every_family_can_be_broken(family):
-    assert len([what for what, _ in breaks_of(family)]) > 2
+    assert [what for what, _ in breaks_of(family)]
 
 
 @pytest.mark.multiprocess

@@ -164,8 +164,7 @@ class Propagation:
                 step.inputs[index] = summed(tensor)
 
     def _as_it_is(self, step: Step) -> Sequence[Tensor]:
-        shapes = known_values.shapes(step.op, step.inputs)
-        results = step.results(_emitted(step), REPLICATED, shapes)
+        results = step.results(_emitted(step), REPLICATED)
         values = known_values.evaluate(step.op, step.inputs)
         for tensor, value in zip(results, values or (), strict=False):
             if value is not None:

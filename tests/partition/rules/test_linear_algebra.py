@@ -114,42 +114,8 @@ def test_matrices_whose_rows_are_the_examples_are_decomposed_whole():
     check(function, matrices(7, 3), replicas=[3], whole=["Qr", "Svd"], tolerance=1e-4)
 
 
-TRANSFORMS = {
-    "1D": lambda x: tf.signal.fft(tf.complex(x, x * 2)),
-    "1D, back": lambda x: tf.signal.ifft(tf.complex(x, x * 2)),
-    "2D": lambda x: tf.signal.fft2d(tf.complex(x, x * 2)),
-    "2D, back": lambda x: tf.signal.ifft2d(tf.complex(x, x * 2)),
-    "3D": lambda x: tf.signal.fft3d(tf.complex(x, x * 2)),
-    "real": tf.signal.rfft,
-    "real, padded": lambda x: tf.signal.rfft(x, [8]),
-    "real, back": lambda x: tf.signal.irfft(tf.signal.rfft(x) ** 2),
-    "real 2D": tf.signal.rfft2d,
-    "real 2D, back": lambda x: tf.signal.irfft2d(tf.signal.rfft2d(x) ** 2),
-}
-
-
-@in_shares
-@pytest.mark.parametrize("kind", tiers.cases(TRANSFORMS, ["2D", "real"]))
-def test_signals_are_transformed_each_by_itself(kind, length, replicas):
-    def function(x):
-        return gradients(lambda x: tf.abs(TRANSFORMS[kind](x)), x)
-
-    report = check(function, matrices(length, 2, 4, 6), replicas=replicas, tolerance=1e-4)
-    assert not report.exchanged
-
-
-@in_shares
-def test_signals_along_the_batch_are_transformed_whole(length, replicas):
-    def function(x):
-        return tf.signal.rfft(tf.transpose(x))
-
-    check(function, matrices(length, 3), replicas=replicas, whole=["RFFT"])
-
-
 @of_drawn_batches(merges=MERGES[:1])
 def test_any_matrices_are_those_of_one_device_wherever_the_batch_is(case):
-    size = min(case.shape[1:])
-
     def function(t):
         whole = tf.cumsum(t, case.axis)  # of all examples on every replica
         if case.axis == 0:
@@ -164,9 +130,6 @@ def test_any_matrices_are_those_of_one_device_wherever_the_batch_is(case):
             tf.linalg.solve(squares, t[:, : case.shape[1]]) if case.axis == 0 else squares,
             tf.linalg.solve(others, t) if case.axis == 0 else squares,
             tf.linalg.solve(squares, whole) if case.axis == 0 else squares,
-            tf.signal.rfft(t, [size]),
-            tf.signal.fft(tf.complex(t, -t)),
-            tf.signal.fft2d(tf.complex(t, whole)),
         )
 
     case.check(function, tolerance=1e-4)

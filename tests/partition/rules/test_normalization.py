@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 import tensorflow as tf
 from partition.check import check, compare, strategy
@@ -46,71 +45,6 @@ def test_the_gradient_of_biases_of_a_summand_is_a_summand(length, replicas, layo
 
     check(function, numbers(length, 3, 4), replicas=replicas)
     assert layouts["BiasAddGrad"] == {"partial"}
-
-
-def test_a_bias_for_each_example_makes_an_addition_whole():
-    def function(x):
-        return tf.nn.bias_add(tf.transpose(x), x[:, 0])
-
-    check(function, numbers(7, 4), replicas=[3], whole=["BiasAdd"])
-
-
-@in_shares
-@pytest.mark.parametrize("softmax", [tf.nn.softmax, tf.nn.log_softmax])
-def test_softmax_of_classes_keeps_the_cut(softmax, length, replicas):
-    def function(x):
-        return [
-            *gradients(softmax, x),
-            softmax(tf.transpose(x, [1, 0, 2])),
-            softmax(tf.reshape(x, [-1, 4])),
-            softmax(x, axis=1),
-        ]
-
-    report = check(function, numbers(length, 3, 4), replicas=replicas)
-    assert not [each for each in report.exchanged if each.why != "it is returned"]
-
-
-def test_softmax_over_the_batch_is_computed_whole():
-    def function(x):
-        return tf.nn.softmax(tf.transpose(x))
-
-    check(function, numbers(7, 4), replicas=[3], whole=["Softmax"])
-
-
-@in_shares
-def test_cross_entropy_keeps_rows(length, replicas):
-    def function(x, targets):
-        def losses(x, targets):
-            return tf.nn.softmax_cross_entropy_with_logits(targets, x)
-
-        return gradients(losses, x, targets)
-
-    inputs = numbers(length, 4), numbers(length, 4)[::-1] / 4
-    report = check(function, *inputs, replicas=replicas)
-    assert not report.exchanged
-
-
-@in_shares
-def test_cross_entropy_of_classes_by_numbers_keeps_rows(length, replicas):
-    def function(x, classes):
-        def losses(x):
-            return tf.nn.sparse_softmax_cross_entropy_with_logits(classes, x)
-
-        return gradients(losses, x)
-
-    classes = np.arange(3 * length).reshape(length, 3) % 4
-    report = check(function, numbers(length, 3, 4), classes, replicas=replicas)
-    assert not report.exchanged
-
-
-@in_shares
-def test_cross_entropy_with_targets_that_all_examples_share_keeps_rows(length, replicas):
-    def function(x):
-        raw = tf.raw_ops.SoftmaxCrossEntropyWithLogits
-        targets = tf.constant([[0.1, 0.2, 0.3, 0.4]])
-        return [*raw(features=x, labels=targets), *raw(features=targets, labels=x)]
-
-    check(function, numbers(length, 4), replicas=replicas)
 
 
 @in_shares

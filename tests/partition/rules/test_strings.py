@@ -1,5 +1,4 @@
 import functools
-import gzip
 
 import numpy as np
 import pytest
@@ -21,11 +20,6 @@ ELEMENTWISE = {
     "length": functools.partial(tf.strings.length, unit="UTF8_CHAR"),
     "join": lambda x: tf.strings.join([x, "-", x], separator="/"),
     "join with a part of another": lambda x: tf.strings.join([x, x[:, 1:] + tf.fill([1, 2], "")]),
-    "substrings": lambda x: tf.strings.substr(x, [0, 0], [1, 0]),
-    "substrings by example": lambda x: tf.strings.substr(
-        tf.strings.join([x, x, "ab"]), tf.ones_like(x, tf.int32), tf.strings.length(x)
-    ),
-    "substrings from a place on": lambda x: tf.strings.substr(tf.strings.join([x, "ab"]), 2, 9),
     "hash": functools.partial(tf.strings.to_hash_bucket_fast, num_buckets=97),
     "strong hash": lambda x: tf.strings.to_hash_bucket_strong(x, 97, [3, 4]),
     "legacy hash": lambda x: tf.raw_ops.StringToHashBucket(string_tensor=x, num_buckets=97),
@@ -40,9 +34,6 @@ ELEMENTWISE = {
     "code": lambda x: tf.io.decode_base64(tf.io.encode_base64(x)),
     "transcode": lambda x: tf.strings.unicode_transcode(x, "UTF-8", "UTF-16-BE"),
     "numbers as text": lambda x: tf.strings.as_string(tf.strings.length(x)),
-    "text as numbers": lambda x: tf.strings.to_number(tf.strings.as_string(tf.strings.length(x))),
-    "join along the other axis": lambda x: tf.strings.reduce_join(x, -1, separator="+"),
-    "join along the other axis, kept": lambda x: tf.strings.reduce_join(x, 1, keepdims=True),
 }
 
 
@@ -55,33 +46,6 @@ def test_texts_stay_cut(function, batch):
 
 def lengths(x):
     return tf.strings.as_string(tf.strings.length(x))
-
-
-DECODED = {
-    "fixed raw numbers": lambda x: tf.io.decode_raw(x, tf.uint8, fixed_length=4),
-    "raw numbers": lambda x: tf.io.decode_raw(
-        tf.strings.as_string(tf.strings.length(x), width=4), tf.uint8
-    ),
-    "raw numbers of two bytes": lambda x: tf.io.decode_raw(
-        tf.strings.join(["no", tf.strings.substr(lengths(x) + "ne", 0, 2)]), tf.int16
-    ),
-    "what is not compressed": lambda x: tf.io.decode_compressed(x, ""),
-    "compressed": lambda x: tf.io.decode_compressed(
-        tf.strings.substr(tf.strings.join([GZIPPED, x]), 0, len(GZIPPED)), "GZIP"
-    ),
-    "records as JSON": lambda x: tf.io.decode_json_example(
-        tf.strings.join(['{"features": {"feature": {"a', lengths(x), '": {}}}}'])
-    ),
-    "numbers": lambda x: tf.strings.to_number("1" + lengths(x)),
-}
-GZIPPED = gzip.compress(b"Ab", mtime=0)
-
-
-@pytest.mark.parametrize("batch", [TEXTS, FEWER, NONE], ids=["uneven", "empty", "none"])
-@pytest.mark.parametrize("function", DECODED.values(), ids=DECODED)
-def test_texts_of_which_some_are_refused_stay_cut(function, batch):
-    report = check(function, batch, replicas=(3,))
-    assert not report.exchanged
 
 
 REFUSE_EMPTY_TEXTS = {
@@ -129,14 +93,6 @@ MAY_REFUSE_WHAT_STANDS_IN = {
 )
 def test_of_no_texts_none_is_refused(function):
     check(function, NONE, replicas=(3,), whole=None)
-
-
-def test_text_is_joined_along_an_axis_before_the_batchs():
-    def function(x):
-        return tf.strings.reduce_join(tf.transpose(x), 0, separator="+")
-
-    report = check(function, TEXTS)
-    assert not report.exchanged
 
 
 def test_texts_of_any_number_of_axes_are_those_of_one_device():

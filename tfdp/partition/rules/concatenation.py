@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Sharded
 from tfdp.partition.rules.elementwise import can_join_partials, dominant
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.rules.slicing import blocks_in, constant_axes, entries_of, has_partials
-from tfdp.partition.shape_inference.known_shapes import shapes
-from tfdp.partition.sizes import UNKNOWN, SizeLike, divided, is_size
+from tfdp.partition.rules.rowwise import has_partials
+from tfdp.partition.rules.slicing import blocks_in, entries_of
+from tfdp.partition.shape_inference.known_joined_shapes import parts_of
+from tfdp.partition.shape_inference.known_shapes import axes_of
+from tfdp.partition.sizes import divided
 from tfdp.partition.tensors import Tensor
 
 
@@ -27,7 +28,7 @@ def concat(step: Step) -> Results:
     if has_partials(step):
         return _joined_partials(step, values)
     rank = values[0].rank
-    axes = None if rank is None else constant_axes(axis, rank)
+    axes = None if rank is None else axes_of(axis, rank)
     if rank is None or axes is None or any(tensor.rank != rank for tensor in values):
         return None
     (at,) = axes
@@ -35,9 +36,7 @@ def concat(step: Step) -> Results:
     spot = dominant(beside, rank)
     if spot is None:
         return _end_to_end(step, values, at)
-    shape: list[SizeLike | None] = list(values[0].dims())
-    shape[at] = sum(tensor.dim(at) for tensor in values)
-    return _side_by_side(step, values, spot, spot, shape)
+    return _side_by_side(step, values, spot, spot)
 
 
 @rule("Pack", partial=True)
@@ -56,9 +55,7 @@ def pack(step: Step) -> Results:
     if spot is None:
         return None
     at = step.op.attr("axis") % (rank + 1)
-    shape: list[SizeLike | None] = list(values[0].dims())
-    shape.insert(at, len(values))
-    return _side_by_side(step, values, spot, spot.at(spot.axis + (at <= spot.axis)), shape)
+    return _side_by_side(step, values, spot, spot.at(spot.axis + (at <= spot.axis)))
 
 
 @rule("Unpack", partial=True)
@@ -73,12 +70,7 @@ def unpack(step: Step) -> Results:
     at = step.op.attr("axis") % tensor.rank
     if layout.axis == at:
         return None
-    shape = tensor.dims()
-    del shape[at]
-    outputs = step.emit([tensor])
-    return step.results(
-        outputs, layout.at(layout.axis - (at < layout.axis)), [shape] * len(outputs)
-    )
+    return step.results(step.emit([tensor]), layout.at(layout.axis - (at < layout.axis)))
 
 
 @rule("Split", partial=True)
@@ -95,11 +87,7 @@ def split(step: Step) -> Results:
         if outer is None:
             return None
         layout = dataclasses.replace(layout, outer=outer)
-    shape: list[SizeLike | None] | None = None
-    if tensor.rank is not None and at is not None:
-        shape = list(tensor.dims())
-        shape[at] = divided(shape[at], count)
-    return step.results(step.emit([step.whole(axis), tensor.local]), layout, [shape] * count)
+    return step.results(step.emit([step.whole(axis), tensor.local]), layout)
 
 
 @rule("SplitV", partial=True)
@@ -112,20 +100,14 @@ def split_unevenly(step: Step) -> Results:
     layout, at = found
     count = len(step.op.outputs)
     local, layouts = step.whole(sizes), [layout] * count
-    extents = _extents(sizes, None if at is None else tensor.dim(at), count)
     if isinstance(layout, Sharded) and layout.axis == at:
-        outers = [blocks_in(each, layout) for each in extents]
+        outers = [blocks_in(each, layout) for each in parts_of(sizes, tensor.dim(at), count)]
         if any(outer is None or outer == 0 for outer in outers):
             return None
         layouts = [dataclasses.replace(layout, outer=outer) for outer in outers]
         counts = [entries_of(step, layout, outer) for outer in outers]
         local = step.write.pack(counts, sizes.dtype)
-    shapes: list[list[Any]] | None = None
-    if at is not None:
-        shapes = [list(tensor.dims()) for _ in extents]
-        for shape, extent in zip(shapes, extents, strict=True):
-            shape[at] = extent if is_size(extent) else None
-    return step.results(step.emit([tensor.local, local, step.whole(axis)]), layouts, shapes)
+    return step.results(step.emit([tensor.local, local, step.whole(axis)]), layouts)
 
 
 def fits(tensor: Tensor, layout: Sharded) -> bool:
@@ -147,19 +129,13 @@ def part(step: Step, tensor: Tensor, layout: Sharded) -> Output:
     return step.part(tensor, layout, f"{step.op.type} has operands that are cut otherwise")
 
 
-def _side_by_side(
-    step: Step,
-    values: Sequence[Tensor],
-    spot: Sharded,
-    result: Sharded,
-    shape: Sequence[SizeLike | None],
-) -> Results:
+def _side_by_side(step: Step, values: Sequence[Tensor], spot: Sharded, result: Sharded) -> Results:
     """Joins the parts of tensors that are cut at `spot`."""
     if not all(fits(tensor, spot) for tensor in values):
         return None
     parts = [part(step, tensor, spot) for tensor in values]
     others = [step.whole(tensor) for tensor in step.inputs[len(values) :]]
-    return step.results(step.emit([*parts, *others]), result, [shape])
+    return step.results(step.emit([*parts, *others]), result)
 
 
 def _end_to_end(step: Step, values: Sequence[Tensor], at: int) -> Results:
@@ -179,7 +155,7 @@ def _end_to_end(step: Step, values: Sequence[Tensor], at: int) -> Results:
     parts = [part(step, *each) for each in zip(values, layouts, strict=True)]
     outer = sum(layout.outer for layout in layouts)
     outputs = step.emit([*parts, step.whole(step.inputs[-1])])
-    return step.results(outputs, dataclasses.replace(spot, outer=outer), [values[0].dims()])
+    return step.results(outputs, dataclasses.replace(spot, outer=outer))
 
 
 def _joined_partials(step: Step, values: Sequence[Tensor]) -> Results:
@@ -196,16 +172,7 @@ def _joined_partials(step: Step, values: Sequence[Tensor]) -> Results:
         for tensor in values
     ]
     outputs = step.emit([*operands, *step.inputs[len(values) :]])
-    return step.results(outputs, PARTIAL, shapes(step.op, step.inputs))
-
-
-def _extents(sizes: Tensor, total: SizeLike | None, count: int) -> list[Any]:
-    """Returns the sizes of parts; at most one is given as -1: what is left."""
-    given: list[Any] = sizes.sizes() or [UNKNOWN] * count
-    rest = total if total is not None else UNKNOWN
-    for each in given:
-        rest = rest - (0 if each == -1 else each)
-    return [rest if each == -1 else each for each in given]
+    return step.results(outputs, PARTIAL)
 
 
 def _split_along(step: Step, tensor: Tensor, axis: Tensor) -> tuple[Layout, int | None] | None:
@@ -216,7 +183,7 @@ def _split_along(step: Step, tensor: Tensor, axis: Tensor) -> tuple[Layout, int 
     others = [each for each in step.inputs if each is not tensor]
     if any(each.layout == PARTIAL for each in others):
         return None
-    axes = None if tensor.rank is None else constant_axes(axis, tensor.rank)
+    axes = None if tensor.rank is None else axes_of(axis, tensor.rank)
     at = None if axes is None else axes[0]
     if tensor.layout == PARTIAL:
         return PARTIAL, at

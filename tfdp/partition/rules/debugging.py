@@ -70,7 +70,7 @@ def checked(step: Step) -> Results:
     before = next((each.name for each in nodes if each.op == step.op.type), None)
     if before is not None:
         step.writer.control = (*step.writer.control, f"^{before}")
-    return step.results(step.emit([tensor]), tensor.layout, [tensor.shape])
+    return step.results(step.emit([tensor]), tensor.layout)
 
 
 @rule("DebugIdentityV2", "Print", always=True)
@@ -78,7 +78,7 @@ def written(step: Step) -> Results:
     """Keeps the cut; what is written down is gathered for the first replica, which writes it."""
     first = step.inputs[0]
     branch_on_first(step)
-    results = step.results([step.write.identity(first.local)], first.layout, [first.shape])
+    results = step.results([step.write.identity(first.local)], first.layout)
     results[0].whole = results[0].whole or first.whole
     return results
 

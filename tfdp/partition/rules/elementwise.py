@@ -6,15 +6,10 @@ import functools
 import math
 from collections.abc import Sequence
 
-from tfdp.partition.emit.writer import Output
-from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Listed, Sharded, join
+from tfdp.partition.layouts import PARTIAL, REPLICATED, Listed, Sharded, join
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.shape_inference.known_shapes import (
-    BROADCAST,
-    UNARY,
-    broadcast_shape,
-    elementwise_shape,
-)
+from tfdp.partition.rules.rowwise import dominant, on_aligned
+from tfdp.partition.shape_inference.known_shapes import BROADCAST, UNARY
 from tfdp.partition.tensors import Tensor
 
 # What costs less to pass on as a summand, whole on one replica, than to wait for a sum.
@@ -41,7 +36,7 @@ def identity(step: Step) -> Results:
         outputs = [step.write.identity(tensor.local)]
     else:
         outputs = step.emit(step.inputs)
-    results = step.results(outputs, tensor.layout, [tensor.shape], [tensor.entries])
+    results = step.results(outputs, tensor.layout, entries=[tensor.entries])
     if tensor.layout == PARTIAL and tensor.whole is not None:
         results[0].whole = tensor.whole
     return results
@@ -51,9 +46,8 @@ def identity(step: Step) -> Results:
 def identities(step: Step) -> Results:
     """Keeps every layout. Sends nothing."""
     layouts = [tensor.layout for tensor in step.inputs]
-    shapes = [tensor.shape for tensor in step.inputs]
     entries = [tensor.entries for tensor in step.inputs]
-    results = step.results(step.emit(step.inputs), layouts, shapes, entries)
+    results = step.results(step.emit(step.inputs), layouts, entries=entries)
     for tensor, result in zip(step.inputs, results, strict=True):
         result.variables = tensor.variables
     return results
@@ -66,11 +60,7 @@ def elementwise(step: Step) -> Results:
     An operand with another cut is made whole. One whose size along the axis is not known to be 1 or
     the batch's makes the operation whole.
     """
-    rank = max(tensor.rank or 0 for tensor in step.inputs)
-    if step.op.attr("incompatible_shape_error") is False and not (
-        all(tensor.rank is not None for tensor in step.inputs)
-        and None not in broadcast_shape(step.inputs, rank)
-    ):
+    if step.op.attr("incompatible_shape_error") is False and step.shapes()[0] is None:
         return None  # `x == y` is one truth value where shapes do not fit
     return aligned(step)
 
@@ -95,7 +85,7 @@ def linear(step: Step) -> Results:
         if step.op.type == "Cast" and not (tensor.dtype.is_floating and dtype.is_floating):
             step.require_sums([tensor])
             return None
-        return step.results(step.emit([tensor]), PARTIAL, [tensor.shape])
+        return step.results(step.emit([tensor]), PARTIAL)
     return aligned(step)
 
 
@@ -192,7 +182,7 @@ def select_rows(step: Step) -> Results:
         return None
     if condition.rank == a.rank:
         return aligned(step)
-    spot = dominant([condition, a, b] if condition.rank else [a, b], a.rank, aligned_right=False)
+    spot = dominant([condition, a, b] if condition.rank else [a, b], aligned_right=False)
     if spot is None or (condition.rank and spot.axis != 0):
         return None
     chooser = step.part(condition, spot) if condition.rank else condition.local
@@ -201,49 +191,11 @@ def select_rows(step: Step) -> Results:
 
 def aligned(step: Step) -> Results:
     """Writes the operation on the parts of a batch that its operands hold, broadcast together."""
-    ranks = [tensor.rank for tensor in step.inputs]
-    if any(rank is None for rank in ranks) or len(step.op.outputs) != 1:
+    found = on_aligned(step)
+    if found is None or len(step.op.outputs) != 1:
         return None
-    rank = max(rank for rank in ranks if rank is not None)
-    spot = dominant(step.inputs, rank)
-    if spot is None:
-        return None
-    operands = [operand(step, tensor, spot, rank) for tensor in step.inputs]
-    if any(each is None for each in operands):
-        return None
-    outputs = step.emit([each for each in operands if each is not None])
-    return step.results(outputs, spot, [elementwise_shape(step.op.type, step.inputs, rank)])
-
-
-def operand(step: Step, tensor: Tensor, spot: Sharded, rank: int) -> Output | None:
-    """Returns a replica's part of an operand that is broadcast to `rank` axes, cut at `spot`.
-
-    None: it is not known whether the operand has the batch's length along the axis.
-    """
-    axis = spot.axis - (rank - (tensor.rank or 0))
-    own = spot.at(axis)
-    if tensor.layout == own or tensor.layout == LOCAL:
-        return tensor.local
-    size = 1 if axis < 0 else tensor.dim(axis)
-    if size == 1:
-        return step.whole(tensor, "another operand is cut along another axis")
-    if size == spot.length:
-        return step.part(tensor, own, "another operand is cut otherwise")
-    return None
-
-
-def dominant(tensors: Sequence[Tensor], rank: int, aligned_right: bool = True) -> Sharded | None:
-    """Returns the cut of the largest of the tensors, as one of their broadcast to `rank` axes."""
-    largest: tuple[int, Sharded] | None = None
-    for tensor in tensors:
-        layout = tensor.sharded
-        if layout is None or tensor.shape is None:
-            continue
-        size = math.prod(each if isinstance(each, int) else 1000 for each in tensor.shape)
-        if largest is None or size > largest[0]:
-            shift = rank - len(tensor.shape) if aligned_right else 0
-            largest = size, layout.at(layout.axis + shift)
-    return None if largest is None else largest[1]
+    shard, operands = found
+    return step.results(step.emit(operands), shard)
 
 
 def grows(step: Step) -> bool:

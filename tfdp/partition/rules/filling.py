@@ -13,7 +13,6 @@ from typing import Any
 from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import REPLICATED, Sharded
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.shape_inference.known_shapes import shapes
 from tfdp.partition.sizes import Batch, Size, divided, is_size
 from tfdp.partition.tensors import Tensor
 
@@ -41,7 +40,7 @@ def broadcast_to(step: Step) -> Results:
         if sizes[layout.axis] != layout.length:
             return None
         own = [tensor.local, step.shape_with(to, layout.axis, step.entries(layout))]
-        return step.results(step.emit(own), layout, shapes(step.op, step.inputs))
+        return step.results(step.emit(own), layout)
     found = _like_others(step, cut(sizes))
     if found is None or tensor.layout != REPLICATED:
         return None
@@ -68,7 +67,7 @@ def tile(step: Step) -> Results:
         if not is_size(outer) or (isinstance(outer, int) and outer < 1):
             return None
         layout = dataclasses.replace(layout, outer=outer)
-        return step.results(step.emit(step.inputs), layout, shapes(step.op, step.inputs))
+        return step.results(step.emit(step.inputs), layout)
     copies = _like_others(step, cut(times))
     if copies is None or tensor.layout != REPLICATED or tensor.dim(copies.axis) == 0:
         return None
@@ -137,6 +136,6 @@ def _number(tensor: Tensor) -> Any:
 
 def _own(step: Step, inputs: Sequence[Output | Tensor], layout: Sharded) -> Results:
     """Writes the operation for the replica's part, and for the whole, which may go unused."""
-    results = step.results(step.emit(inputs), layout, shapes(step.op, step.inputs))
+    results = step.results(step.emit(inputs), layout)
     (results[0].whole,) = step.emit(step.inputs)
     return results

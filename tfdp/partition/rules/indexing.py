@@ -6,14 +6,12 @@ from typing import Any
 
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Sharded
 from tfdp.partition.row_ids import own_rows
-from tfdp.partition.rules.along_axes import known_scalar
 from tfdp.partition.rules.concatenation import fits, part
-from tfdp.partition.rules.elementwise import aligned, grows
+from tfdp.partition.rules.elementwise import grows
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.rules.rowwise import local_rows
+from tfdp.partition.rules.rowwise import has_partials, linear_in, local_rows
 from tfdp.partition.rules.self_indexing import own_places
-from tfdp.partition.rules.slicing import constant_axes, has_partials, linear_in
-from tfdp.partition.shape_inference.known_shapes import shapes
+from tfdp.partition.shape_inference.known_shapes import axes_of
 from tfdp.partition.sizes import SizeLike
 from tfdp.partition.tensors import Tensor
 
@@ -33,34 +31,33 @@ def gather(step: Step) -> Results:
     params, indices, axis = step.inputs
     if has_partials(step):
         return None if grows(step) else linear_in(step, 0)
-    axes = None if params.rank is None else constant_axes(axis, params.rank)
+    axes = None if params.rank is None else axes_of(axis, params.rank)
     if params.rank is None or indices.rank is None or axes is None:
         return None
     at, common = axes[0], step.op.attr("batch_dims")
     common += indices.rank if common < 0 else 0
     own, theirs = params.sharded, indices.sharded
-    shape = [*params.dims()[:at], *indices.dims()[common:], *params.dims()[at + 1 :]]
     for layout in (own, theirs):
         if layout is not None and layout.axis < common:
             if not (fits(params, layout) and fits(indices, layout)):
                 return None
             operands = [part(step, params, layout), part(step, indices, layout)]
-            return step.results(step.emit([*operands, step.whole(axis)]), layout, [shape])
+            return step.results(step.emit([*operands, step.whole(axis)]), layout)
     if own is not None and own.axis != at:
         place = own.axis + (indices.rank - common - 1 if own.axis > at else 0)
         outputs = step.emit([params.local, _whole(step, indices), step.whole(axis)])
-        return step.results(outputs, own.at(place), [shape])
+        return step.results(outputs, own.at(place))
     names = own_rows(indices)
     if names and theirs and own == Sharded(0, names.batch) and at == 0:
         outputs = step.emit([params.local, local_rows(step, indices, own), step.whole(axis)])
-        return step.results(outputs, theirs, [shape])
+        return step.results(outputs, theirs)
     if theirs is not None:
         rows, places = _whole(step, params), indices.local
         if not isinstance(params.dim(at), int):  # no examples may have no row for stand-ins to name
             rows = step.never_empty(rows, params.rank, at, theirs)
             places = step.filled(places, theirs)
         outputs = step.emit([rows, places, step.whole(axis)])
-        return step.results(outputs, theirs.at(at + theirs.axis - common), [shape])
+        return step.results(outputs, theirs.at(at + theirs.axis - common))
     return None
 
 
@@ -79,15 +76,14 @@ def gather_nd(step: Step) -> Results:
     if params.rank is None or indices.rank is None or depth is None:
         return None
     own, theirs, last = params.sharded, indices.sharded, indices.rank - 1
-    shape = [*indices.dims()[:-1], *params.dims()[depth:]]
     if own is not None and own.axis >= depth:
         outputs = step.emit([params.local, _whole(step, indices)])
-        return step.results(outputs, own.at(last + own.axis - depth), [shape])
+        return step.results(outputs, own.at(last + own.axis - depth))
     places = own_places(step, 1, own)
     if own is not None and places is not None:
-        return step.results(step.emit([params.local, places]), own, [shape])
+        return step.results(step.emit([params.local, places]), own)
     if theirs is not None and theirs.axis < last:
-        return step.results(step.emit([_whole(step, params), indices.local]), theirs, [shape])
+        return step.results(step.emit([_whole(step, params), indices.local]), theirs)
     return None
 
 
@@ -118,10 +114,7 @@ def gather_of_variable(step: Step) -> Results:
         first, last = 0, indices.rank - 1
     if not first <= layout.axis < last:
         return step.results(step.emit([handle.local, _whole(step, indices)]), REPLICATED)
-    outputs = step.emit([handle, indices])
-    rank = step.op.outputs[0].shape.rank
-    shape: list[SizeLike | None] = [*indices.dims()[:last], *[None] * ((rank or last) - last)]
-    return step.results(outputs, layout, None if rank is None else [shape])
+    return step.results(step.emit([handle, indices]), layout)
 
 
 def _of_parts(step: Step, handle: Tensor, indices: Tensor) -> Results:
@@ -138,9 +131,7 @@ def _of_parts(step: Step, handle: Tensor, indices: Tensor) -> Results:
     (read,) = step.writer.node("ReadVariableOp", [handle.local], dtype=result.dtype)
     table = step.whole(Tensor(read, cut, shape), "rows of a variable that is cut are taken")
     if indices.layout == LOCAL or layout is not None:
-        rows = step.write.gather(table, indices.local)
-        sizes = None if layout is None else [*indices.dims(), *[None] * (len(shape) - 1)]
-        return step.results([rows], indices.layout, [sizes])
+        return step.results([step.write.gather(table, indices.local)], indices.layout)
     return step.results([step.write.gather(table, step.whole(indices))], REPLICATED)
 
 
@@ -153,15 +144,7 @@ def one_hot(step: Step) -> Results:
         return None
     at = step.op.attr("axis") % (indices.rank + 1)
     outputs = step.emit([indices.local, *map(step.whole, (depth, *values))])
-    shape: list[SizeLike | None] = list(indices.dims())
-    shape.insert(at, known_scalar(depth))
-    return step.results(outputs, layout.at(layout.axis + (at <= layout.axis)), [shape])
-
-
-@rule("Bucketize")
-def bucketize(step: Step) -> Results:
-    """Keeps the cut. Sends nothing."""
-    return aligned(step)
+    return step.results(outputs, layout.at(layout.axis + (at <= layout.axis)))
 
 
 @rule("Bincount")
@@ -186,7 +169,7 @@ def dense_bincount(step: Step) -> Results:
         return None
     weight = step.whole(weights) if _is_empty(weights) else part(step, weights, layout)
     outputs = step.emit([part(step, values, layout), step.whole(size), weight])
-    return step.results(outputs, layout, [[values.dim(0), known_scalar(size)]])
+    return step.results(outputs, layout)
 
 
 @rule("HistogramFixedWidth")
@@ -197,7 +180,7 @@ def histogram(step: Step) -> Results:
     if layout is None:
         return None
     (counts,) = step.emit([values.local, step.whole(limits), step.whole(count)])
-    return step.results([step.masked(counts, layout)], PARTIAL, [[known_scalar(count)]])
+    return step.results([step.masked(counts, layout)], PARTIAL)
 
 
 def _counts(step: Step) -> Results:
@@ -213,7 +196,7 @@ def _counts(step: Step) -> Results:
     else:
         return None
     (counts,) = step.emit(operands)
-    return step.results([step.masked(counts, layout)], PARTIAL, shapes(step.op, step.inputs))
+    return step.results([step.masked(counts, layout)], PARTIAL)
 
 
 def _is_empty(tensor: Tensor) -> bool:

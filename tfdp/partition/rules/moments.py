@@ -10,7 +10,6 @@ from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import PARTIAL, Sharded
 from tfdp.partition.moment_patterns import Moments
 from tfdp.partition.rules.registry import Step
-from tfdp.partition.sizes import SizeLike
 from tfdp.partition.tensors import Tensor
 
 
@@ -25,7 +24,6 @@ def mean_of(
     moments: Moments,
     layout: Sharded,
     axes: Sequence[int],
-    shape: Sequence[SizeLike | None],
     count: Output,
 ) -> Output:
     """Returns the whole mean of the operation's operand x, and keeps the variance.
@@ -44,7 +42,6 @@ def mean_of(
       moments: What it is one of.
       layout: The operand's cut.
       axes: The axes that are reduced, of which the cut one is one.
-      shape: What is known of the result's shape.
       count: N, in float64.
 
     Raises:
@@ -52,6 +49,7 @@ def mean_of(
     """
     write = step.write
     if moments.partial is None:
+        shape = step.shapes()[0] or ()
         moments.partial = Tensor(_partial(step, layout, axes, count), PARTIAL, [2, *shape])
     both = step.whole(moments.partial)
     mean, squares = (write.element(both, index) for index in range(2))

@@ -7,20 +7,6 @@ from collections.abc import Sequence
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Sharded
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.rules.rowwise import can_be_summed, is_waiting, on_rows
-from tfdp.partition.sizes import SizeLike
-
-
-@rule("BiasAdd", "BiasAddV1")
-def bias_add(step: Step) -> Results:
-    """Keeps the rows, or a cut of positions. Sends nothing."""
-    layout, channels = step.inputs[0].sharded, _channel_axes(step)
-    if layout is None or channels is None or layout.axis in channels:
-        return None
-    found = on_rows(step, {0: layout.axis})
-    if found is None:
-        return None
-    cut, operands = found
-    return step.results(step.emit(operands), cut, [step.inputs[0].shape])
 
 
 @rule("BiasAddGrad", partial=True)
@@ -29,36 +15,13 @@ def bias_grad(step: Step) -> Results:
     (gradient,) = step.inputs
     if is_waiting(gradient):
         return step.results(step.emit([gradient]), PARTIAL)
-    layout, channels = gradient.sharded, _channel_axes(step)
+    layout, channels = gradient.sharded, channel_axes(step)
     if layout is None or channels is None or layout.axis in channels:
         return None
     if not can_be_summed(gradient.dtype):
         return None
     (output,) = step.emit([gradient])
     return step.results([step.masked(output, layout)], PARTIAL)
-
-
-@rule("Softmax", "LogSoftmax")
-def softmax(step: Step) -> Results:
-    """Keeps the cut, unless it is of the axis of the classes. Sends nothing."""
-    (logits,) = step.inputs
-    if logits.sharded is None or logits.rank is None or logits.sharded.axis + 1 == logits.rank:
-        return None
-    return step.results(step.emit([logits]), logits.layout, [logits.shape])
-
-
-@rule("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits")
-def cross_entropy(step: Step) -> Results:
-    """Keeps the rows, of which the loss and the gradient have one for each. Sends nothing."""
-    found = on_rows(step, {0: 0, 1: 0}, broadcast=not step.op.type.startswith("Sparse"))
-    if found is None:
-        return None
-    cut, operands = found
-    features, labels = step.inputs
-    classes = features.dim(1)
-    if classes == 1 and labels.rank == 2:
-        classes = labels.dim(1)
-    return step.results(step.emit(operands), cut, [[cut.length], [cut.length, classes]])
 
 
 @rule("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
@@ -76,7 +39,7 @@ def fused_batch_norm(step: Step) -> Results:
         return None
     cut, operands = found
     others: list[Layout] = [REPLICATED] * (len(step.op.outputs) - 1)
-    return step.results(step.emit(operands), [cut, *others], _shapes(step))
+    return step.results(step.emit(operands), [cut, *others])
 
 
 @rule("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3")
@@ -99,7 +62,7 @@ def fused_batch_norm_grad(step: Step) -> Results:
     images, *sums = step.emit(operands)
     sums[:2] = [step.masked(each, cut) for each in sums[:2]]
     layouts: list[Layout] = [cut, PARTIAL, PARTIAL, *[REPLICATED] * (len(sums) - 2)]
-    return step.results([images, *sums], layouts, _shapes(step))
+    return step.results([images, *sums], layouts)
 
 
 def _by_channel(step: Step, layout: Sharded) -> Results:
@@ -125,12 +88,7 @@ def _by_channel(step: Step, layout: Sharded) -> Results:
     rest = REPLICATED if gradient else LOCAL
     layouts: list[Layout] = [cut.at(layout.axis), *by_channel]
     layouts += [rest] * (len(step.op.outputs) - len(layouts))
-    return step.results(step.emit(operands), layouts, _shapes(step))
-
-
-def _shapes(step: Step) -> list[list[SizeLike | None] | None]:
-    """Returns what is known of the shapes: the first result has that of the first operand."""
-    return [step.inputs[0].shape, *[None] * (len(step.op.outputs) - 1)]
+    return step.results(step.emit(operands), layouts)
 
 
 def _channel_axis(step: Step) -> int | None:
@@ -141,7 +99,7 @@ def _channel_axis(step: Step) -> int | None:
     return None if rank is None else rank - 1
 
 
-def _channel_axes(step: Step) -> Sequence[int] | None:
+def channel_axes(step: Step) -> Sequence[int] | None:
     """Returns the axes of which one is that of the biases; None: they are not known."""
     rank = step.inputs[0].rank
     if rank is None:

@@ -8,8 +8,9 @@ from typing import Any
 from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Sharded
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.rules.slicing import blocks_in, entries_of, has_partials, linear_in
-from tfdp.partition.sizes import SizeLike, is_size
+from tfdp.partition.rules.rowwise import has_partials, linear_in
+from tfdp.partition.rules.slicing import blocks_in, entries_of
+from tfdp.partition.sizes import SizeLike
 from tfdp.partition.tensors import Tensor
 
 
@@ -34,7 +35,7 @@ def pad(step: Step) -> Results:
         local = _local_paddings(step, paddings, layout, (first, last))
     outputs = step.emit([tensor.local, local, *map(step.whole, fill)])
     wider = dataclasses.replace(layout, outer=layout.outer + first + last)
-    return step.results(outputs, wider, [_padded_shape(tensor, paddings.entries, 1)])
+    return step.results(outputs, wider)
 
 
 @rule("MirrorPad", "MirrorPadGrad", partial=True)
@@ -48,9 +49,7 @@ def mirror_pad(step: Step) -> Results:
         return None
     if any(each != 0 for each in paddings.entries[layout.axis]):
         return None
-    outputs = step.emit([tensor.local, step.whole(paddings)])
-    sign = 1 if step.op.type == "MirrorPad" else -1
-    return step.results(outputs, layout, [_padded_shape(tensor, paddings.entries, sign)])
+    return step.results(step.emit([tensor.local, step.whole(paddings)]), layout)
 
 
 def _padded_partial(step: Step) -> Results:
@@ -75,10 +74,3 @@ def _local_paddings(
     ]
     values[2 * layout.axis : 2 * layout.axis + 2] = [entries_of(step, layout, n) for n in blocks]
     return step.write.reshape(step.write.pack(values, paddings.dtype), [rows, 2])
-
-
-def _padded_shape(tensor: Tensor, paddings: Any, sign: int) -> list[SizeLike | None]:
-    sizes = [
-        tensor.dim(axis) + (before + after) * sign for axis, (before, after) in enumerate(paddings)
-    ]
-    return [size if is_size(size) else None for size in sizes]

@@ -14,12 +14,12 @@ import tensorflow as tf
 from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import REPLICATED, Sharded
 from tfdp.partition.row_ids import INDICES, RowIds, own_rows, splits_of
-from tfdp.partition.rules.along_axes import known_scalar
 from tfdp.partition.rules.concatenation import fits, part
 from tfdp.partition.rules.reductions import meeting
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.rules.rowwise import local_rows
 from tfdp.partition.rules.sparse import place_of
+from tfdp.partition.shape_inference.known_shapes import known_scalar
 from tfdp.partition.sizes import UNKNOWN, Batch, is_size
 from tfdp.partition.tensors import Tensor, array_of
 
@@ -93,7 +93,7 @@ def counts(step: Step) -> Results:
         *(_own_entries(step, values, entries), step.whole(size)),
         _own_entries(step, weights, entries) if are_weighted else step.whole(weights),
     ]
-    return step.results(step.emit(own), rows, [[None, known_scalar(size)]])
+    return step.results(step.emit(own), rows)
 
 
 @rule("StringSplitV2")

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import REPLICATED, Sharded
-from tfdp.partition.rules.elementwise import aligned
 from tfdp.partition.rules.philox import AUTO_SELECT, PHILOX, is_philox, own_rows
 from tfdp.partition.rules.random_shards import WHY, asked_for, drawn_whole, emitted_whole, sliced
 from tfdp.partition.rules.registry import Results, Step, rule
@@ -138,10 +137,4 @@ def shuffled_index(step: Step) -> Results:
             inputs.append(step.part(tensor, layout, WHY))
         else:
             return None
-    return step.results(step.emit(inputs), layout, [index.shape])
-
-
-@rule("RandomGammaGrad")
-def gradient(step: Step) -> Results:
-    """Keeps the largest operand's cut. Sends nothing."""
-    return aligned(step)
+    return step.results(step.emit(inputs), layout)

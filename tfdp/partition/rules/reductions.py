@@ -35,14 +35,13 @@ def total(step: Step) -> Results:
     layout, reduced = found
     if layout.axis not in reduced:
         return _rows(step, layout, reduced)
-    shape, dtype = _shape(step, reduced), tensor.dtype
-    if dtype in _HALVES and not any(size != 1 for size in shape):
+    dtype = tensor.dtype
+    if dtype in _HALVES and _is_scalar(step):
         (wide,) = step.emit([step.write.cast(tensor.local, tf.float32), axes], T=tf.float32)
-        return _met(step, layout, wide, "Sum", shape)
+        return _met(step, layout, wide, "Sum")
     if not can_be_summed(dtype):
-        return _met(step, layout, step.emit([tensor, axes])[0], "Sum", shape)
-    partial = step.masked(step.emit([tensor, axes])[0], layout)
-    return step.results([partial], PARTIAL, [shape])
+        return _met(step, layout, step.emit([tensor, axes])[0], "Sum")
+    return step.results([step.masked(step.emit([tensor, axes])[0], layout)], PARTIAL)
 
 
 @rule("Mean", partial=True)
@@ -64,21 +63,21 @@ def mean(step: Step) -> Results:
     layout, reduced = found
     if layout.axis not in reduced:
         return _rows(step, layout, reduced)
-    write, shape = step.write, _shape(step, reduced)
+    write = step.write
     if step.moments is not None and can_be_summed_at_once(step, layout):
         whole = step.moments.variance
         if whole is None:
             entries = _count(step, tensor, reduced, tf.float64)
-            whole = mean_of(step, step.moments, layout, reduced, shape, entries)
-        return step.results([whole], REPLICATED, [shape])
+            whole = mean_of(step, step.moments, layout, reduced, entries)
+        return step.results([whole], REPLICATED)
     wide = tf.float32 if tensor.dtype in _HALVES else tensor.dtype
     local = write.reduce("Sum", write.cast(tensor.local, wide), reduced, _keeps_axes(step))
     count = _count(step, tensor, reduced, wide)
-    if tensor.dtype in _HALVES and not any(size != 1 for size in shape):
-        return _met(step, layout, write.divide(local, count), "Sum", shape)
+    if tensor.dtype in _HALVES and _is_scalar(step):
+        return _met(step, layout, write.divide(local, count), "Sum")
     # The mean of no examples is no number, as on one device: what is divided is masked.
     local = write.divide(step.masked(local, layout), count)
-    return step.results([write.cast(local, tensor.dtype)], PARTIAL, [shape])
+    return step.results([write.cast(local, tensor.dtype)], PARTIAL)
 
 
 @rule("Max", "Min", "Prod", "All", "Any", "EuclideanNorm")
@@ -93,7 +92,7 @@ def meeting_reduction(step: Step) -> Results:
     if layout.axis not in reduced:
         return _rows(step, layout, reduced)
     (local,) = step.emit(step.inputs)
-    return _met(step, layout, local, step.op.type, _shape(step, reduced))
+    return _met(step, layout, local, step.op.type)
 
 
 @rule("L2Loss")
@@ -108,7 +107,7 @@ def l2_loss(step: Step) -> Results:
         return None
     if tensor.dtype in _HALVES:
         (wide,) = step.emit([step.write.cast(tensor.local, tf.float32)], T=tf.float32)
-        return _met(step, layout, wide, "Sum", [])
+        return _met(step, layout, wide, "Sum")
     return step.results([step.masked(step.emit([tensor])[0], layout)], PARTIAL)
 
 
@@ -140,13 +139,11 @@ def meeting(
     return write.reduce(type_, found, [0])
 
 
-def _met(
-    step: Step, layout: Sharded, local: Output, type_: str, shape: Sequence[SizeLike | None]
-) -> Results:
+def _met(step: Step, layout: Sharded, local: Output, type_: str) -> Results:
     """Returns the whole result of replicas' results, in the dtype of the operation's output."""
     masked = step.masked(local, layout, _neutral(type_, local.dtype))
-    whole = step.write.cast(meeting(step, masked, type_, shape), step.op.outputs[0].dtype)
-    return step.results([whole], REPLICATED, [shape])
+    met = meeting(step, masked, type_, step.shapes()[0] or ())
+    return step.results([step.write.cast(met, step.op.outputs[0].dtype)], REPLICATED)
 
 
 def _neutral(type_: str, dtype: tf.DType) -> float | bool:
@@ -180,12 +177,9 @@ def _reduced(step: Step) -> tuple[Sharded, list[int]] | None:
 def _rows(step: Step, layout: Sharded, axes: Sequence[int]) -> Results:
     """Reduces axes that are not the batch's: none, for one, in gradients of what has one shape."""
     if not axes and step.op.type != "EuclideanNorm":  # which then gives magnitudes
-        return step.results(
-            [step.write.identity(step.inputs[0].local)], layout, [_shape(step, axes)]
-        )
+        return step.results([step.write.identity(step.inputs[0].local)], layout)
     before = 0 if _keeps_axes(step) else sum(axis < layout.axis for axis in axes)
-    shape = _shape(step, axes)
-    return step.results(step.emit(step.inputs), layout.at(layout.axis - before), [shape])
+    return step.results(step.emit(step.inputs), layout.at(layout.axis - before))
 
 
 def _of_partial(step: Step) -> Results:
@@ -193,17 +187,13 @@ def _of_partial(step: Step) -> Results:
     step.require_sums(step.inputs[1:])
     if step.inputs[1].layout != REPLICATED:
         return None
-    axes = _axes(step)
-    shapes = None if axes is None else [_shape(step, axes)]
-    return step.results(step.emit(step.inputs), PARTIAL, shapes)
+    return step.results(step.emit(step.inputs), PARTIAL)
 
 
-def _shape(step: Step, axes: Sequence[int]) -> list[SizeLike | None]:
-    """Returns what is known of the result's shape."""
-    sizes: list[SizeLike | None] = list(step.inputs[0].dims())
-    if _keeps_axes(step):
-        return [1 if axis in axes else size for axis, size in enumerate(sizes)]
-    return [size for axis, size in enumerate(sizes) if axis not in axes]
+def _is_scalar(step: Step) -> bool:
+    """Returns whether the result has one entry."""
+    shape = step.shapes()[0]
+    return shape is not None and all(size == 1 for size in shape)
 
 
 def _count(step: Step, tensor: Tensor, axes: Sequence[int], dtype: tf.DType) -> Output:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from tfdp.partition.emit.writer import Output, Writer, unique_name
-from tfdp.partition.layouts import Layout, Sharded
+from tfdp.partition.layouts import LOCAL, Layout, Sharded
 from tfdp.partition.moment_patterns import Moments
 from tfdp.partition.program_record import Whole
+from tfdp.partition.shape_inference import known_values
+from tfdp.partition.shape_inference.known_shapes import Shape
 from tfdp.partition.sizes import SizeLike
 from tfdp.partition.source import SourceOp
 from tfdp.partition.tensors import Tensor, static_shape
@@ -68,7 +70,7 @@ def rule(
     def register(write: Callable[[Step], Results]) -> Callable[[Step], Results]:
         for type_ in types:
             if type_ in RULES:
-                raise ValueError(f"{type_} has a rule already: {RULES[type_].write.__name__}")
+                raise ValueError(f"{type_} has a rule already")
             RULES[type_] = OperationRule(write, always, partial, apart)
         return write
 
@@ -147,15 +149,16 @@ class Step(VariableRedistribution):
         Args:
           outputs: What the replica has computed.
           layout: The layout of all, or of each.
-          shapes: The sizes of the whole tensors, where the rule knows more than the trace.
+          shapes: The sizes of the whole tensors, where they do not follow from the inputs'.
           entries: Their values, where the rule knows them.
         """
         layouts = list(layout) if isinstance(layout, Sequence) else [layout] * len(outputs)
+        inferred = self.shapes()
         found = []
         for index, (output, own) in enumerate(zip(outputs, layouts, strict=True)):
             shape = static_shape(self.op.outputs[index].shape)
-            said = shapes[index] if shapes is not None else None
-            if said is not None:
+            said = shapes[index] if shapes is not None else inferred[index]
+            if own != LOCAL and said is not None:
                 shape = _merged(shape, said)
             if isinstance(own, Sharded):
                 self.program.cuts[own.batch, own.length] = own
@@ -163,6 +166,10 @@ class Step(VariableRedistribution):
                     shape[own.axis] = own.length
             found.append(Tensor(output, own, shape, entries[index] if entries else None))
         return found
+
+    def shapes(self) -> Sequence[Shape | None]:
+        """Returns what follows for the shapes of the whole outputs from those of the inputs."""
+        return known_values.shapes(self.op, self.inputs) or [None] * len(self.op.outputs)
 
     def shape_with(self, vector: Tensor, axis: int, count: Output) -> Output:
         """Returns a shape vector of the whole tensor, with another number for one axis."""

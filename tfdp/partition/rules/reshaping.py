@@ -10,10 +10,9 @@ from tfdp.partition.shape_inference.known_shapes import (
     axes_of,
     is_nonzero,
     reshaped,
-    shapes,
     squeezed,
 )
-from tfdp.partition.sizes import SizeLike, divided, product
+from tfdp.partition.sizes import divided, product
 from tfdp.partition.tensors import Tensor
 
 
@@ -36,7 +35,7 @@ def reshape(step: Step) -> Results:
         layout = reshaped_cut(tensor, tensor.sharded, sizes, axis, is_inferred)
         if layout is not None:
             own = to.local if is_inferred else step.shape_with(to, axis, step.entries(layout))
-            return step.results(step.emit([tensor, own]), layout, [sizes])
+            return step.results(step.emit([tensor, own]), layout)
     return None
 
 
@@ -79,7 +78,7 @@ def transpose(step: Step) -> Results:
     if axes is None or order.layout != REPLICATED:
         return None
     layout = tensor.sharded.at(axes.index(tensor.sharded.axis))
-    return step.results(step.emit(step.inputs), layout, shapes(step.op, step.inputs))
+    return step.results(step.emit(step.inputs), layout)
 
 
 @rule("ExpandDims", partial=True)
@@ -93,7 +92,7 @@ def expand_dims(step: Step) -> Results:
         return None
     axis = tensor.sharded.axis
     layout = tensor.sharded.at(axis + (axes[0] <= axis))
-    return step.results(step.emit(step.inputs), layout, shapes(step.op, step.inputs))
+    return step.results(step.emit(step.inputs), layout)
 
 
 @rule("Squeeze", partial=True)
@@ -110,7 +109,7 @@ def squeeze(step: Step) -> Results:
         step.emit([tensor], squeeze_dims=axes) if axes else [step.write.identity(tensor.local)]
     )
     layout = tensor.sharded.at(axis - sum(each < axis for each in axes))
-    return step.results(outputs, layout, shapes(step.op, step.inputs))
+    return step.results(outputs, layout)
 
 
 @rule("Bitcast")
@@ -120,9 +119,7 @@ def bitcast(step: Step) -> Results:
     rank, layout = step.op.outputs[0].shape.rank, tensor.sharded
     if layout is None or rank is None or layout.axis >= rank:
         return None
-    sizes: list[SizeLike | None] = [None] * rank
-    sizes[: tensor.rank] = tensor.dims()[:rank]
-    return step.results(step.emit([tensor]), layout, [sizes])
+    return step.results(step.emit([tensor]), layout)
 
 
 def partial(step: Step) -> Results:
@@ -132,4 +129,4 @@ def partial(step: Step) -> Results:
         return None
     if any(other.layout != REPLICATED for other in others):
         return None
-    return step.results(step.emit(step.inputs), PARTIAL, shapes(step.op, step.inputs))
+    return step.results(step.emit(step.inputs), PARTIAL)

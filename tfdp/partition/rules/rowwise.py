@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from tfdp.partition.emit.writer import Output
-from tfdp.partition.layouts import LOCAL, PARTIAL, Sharded
-from tfdp.partition.rules.registry import Step
+from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Sharded
+from tfdp.partition.rules.registry import Results, Step
 from tfdp.partition.sizes import SizeLike
 from tfdp.partition.tensors import Tensor, static_shape
 
@@ -20,6 +20,55 @@ _SUMMED = (
     *(tf.float16, tf.bfloat16, tf.float32, tf.float64),
     *(tf.complex64, tf.complex128, tf.int32, tf.int64),
 )
+
+
+def has_partials(step: Step) -> bool:
+    """Returns whether an input is partial."""
+    return any(tensor.layout == PARTIAL for tensor in step.inputs)
+
+
+def linear_in(step: Step, index: int) -> Results:
+    """Writes an operation that is linear in one input, where that is partial: so is the result.
+
+    None: it is not partial, or the other inputs are not replicated.
+    """
+    others = [tensor for at, tensor in enumerate(step.inputs) if at != index]
+    if step.inputs[index].layout != PARTIAL or any(each.layout != REPLICATED for each in others):
+        return None
+    return step.results(step.emit(step.inputs), PARTIAL)
+
+
+def dominant(
+    tensors: Sequence[Tensor], rank: int = 0, aligned_right: bool = True
+) -> Sharded | None:
+    """Returns the shard of the largest of the tensors, as one of their broadcast to `rank` axes."""
+    sharded = [tensor for tensor in tensors if tensor.sharded and tensor.shape is not None]
+    largest = max(sharded, key=lambda tensor: estimate(tensor.shape), default=None)
+    if largest is None or largest.sharded is None:
+        return None
+    shift = rank - (largest.rank or 0) if aligned_right else 0
+    return largest.sharded.at(largest.sharded.axis + shift)
+
+
+def on_aligned(step: Step, mixed: int = 0) -> tuple[Sharded, list[Output]] | None:
+    """Returns what `on_rows` does for operands that are broadcast together.
+
+    Args:
+      step: The operation.
+      mixed: How many of the last axes it mixes: a shard of these is not kept.
+
+    Returns:
+      The shard of the result and the operands; None where `on_rows` gives it.
+    """
+    ranks = [tensor.rank for tensor in step.inputs if tensor.rank is not None]
+    rank = max(ranks, default=0)
+    shard = dominant(step.inputs, rank) if len(ranks) == len(step.inputs) else None
+    if shard is None or shard.axis + mixed >= rank:
+        return None
+    axes = {index: shard.axis - rank + own for index, own in enumerate(ranks)}
+    places = {index: axis for index, axis in axes.items() if axis >= 0}
+    found = on_rows(step, places, broadcast=True)
+    return None if found is None else (shard, found[1])
 
 
 def on_rows(

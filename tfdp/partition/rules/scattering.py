@@ -11,16 +11,15 @@ from typing import Any
 
 from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Sharded
-from tfdp.partition.rules.along_axes import known_scalar
 from tfdp.partition.rules.concatenation import fits, part
 from tfdp.partition.rules.indexing import depth_of
 from tfdp.partition.rules.reductions import meeting
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.rules.rowwise import can_be_summed
+from tfdp.partition.rules.rowwise import can_be_summed, has_partials, linear_in
 from tfdp.partition.rules.self_indexing import own_places
-from tfdp.partition.rules.slicing import has_partials, linear_in
 from tfdp.partition.rules.sparse import own_segments
-from tfdp.partition.sizes import Batch, Size, SizeLike, is_size
+from tfdp.partition.shape_inference.known_shapes import known_scalar
+from tfdp.partition.sizes import Batch, Size
 from tfdp.partition.tensors import Tensor
 
 
@@ -38,25 +37,24 @@ def scatter(step: Step) -> Results:
     if depth is None or last is None or sizes is None or updates.rank is None:
         return None
     layout, own = _spot(indices, updates), updates.sharded
-    shape = [size if is_size(size) else None for size in sizes]
     if own is not None and own.axis >= last:  # along an axis that no index names
         result = own.at(own.axis - last + depth)
         if sizes[result.axis] != own.length:
             return None
         local = step.shape_with(to, result.axis, step.entries(result))
-        return step.results(step.emit([step.whole(indices), updates.local, local]), result, [shape])
+        return step.results(step.emit([step.whole(indices), updates.local, local]), result)
     if layout is not None and sizes[0] == layout.length and fits(updates, layout):
         places = own_places(step, 0, layout)
         if places is not None:
             local = step.shape_with(to, 0, step.entries(layout))
             outputs = step.emit([places, part(step, updates, layout), local])
-            return step.results(outputs, layout, [shape])
+            return step.results(outputs, layout)
     if layout is None or layout.axis >= last or not all(map(_is_no_batch, sizes)):
         return None
     added = _added(step, indices, updates, layout)
     if added is None:
         return None
-    return step.results(step.emit([*added, step.whole(to)]), PARTIAL, [shape])
+    return step.results(step.emit([*added, step.whole(to)]), PARTIAL)
 
 
 @rule("TensorScatterAdd", "TensorScatterSub", partial=True)
@@ -83,7 +81,7 @@ def scatter_add(step: Step) -> Results:
     if added is None:
         return None
     outputs = step.emit([_as_partial(step, tensor), *added])
-    return step.results(outputs, PARTIAL, [tensor.shape])
+    return step.results(outputs, PARTIAL)
 
 
 @rule("TensorScatterUpdate", "TensorScatterMax", "TensorScatterMin")
@@ -112,7 +110,7 @@ def segment_sum(step: Step) -> Results:
     if not can_be_summed(data.dtype):
         return None
     found = _own_segments(step, layout)
-    return None if found is None else step.results([found[0]], PARTIAL, [found[1]])
+    return None if found is None else step.results([found], PARTIAL)
 
 
 @rule("UnsortedSegmentMax", "UnsortedSegmentMin", "UnsortedSegmentProd")
@@ -130,8 +128,8 @@ def segment_extreme(step: Step) -> Results:
     found = _own_segments(step, layout)
     if found is None:
         return None
-    result = meeting(step, found[0], step.op.type.removeprefix("UnsortedSegment"), found[1])
-    return step.results([result], REPLICATED, [found[1]])
+    kind = step.op.type.removeprefix("UnsortedSegment")
+    return step.results([meeting(step, found, kind, step.shapes()[0] or ())], REPLICATED)
 
 
 @rule("SegmentSum", "SegmentMean", "SegmentSumV2", partial=True)
@@ -158,16 +156,15 @@ def sorted_segment_extreme(step: Step) -> Results:
     return _segments_beside(step)
 
 
-def _own_segments(step: Step, layout: Sharded) -> tuple[Output, list[SizeLike | None]] | None:
-    """Returns what a replica's examples give for each segment, and the sizes of that."""
+def _own_segments(step: Step, layout: Sharded) -> Output | None:
+    """Returns what a replica's examples give for each segment."""
     data, segments, count = step.inputs
-    size = known_scalar(count)
-    if not (_is_no_batch(size) and fits(data, layout) and fits(segments, layout)):
+    if not (_is_no_batch(known_scalar(count)) and fits(data, layout) and fits(segments, layout)):
         return None
     # What stands in for an example is in no segment: negative ones are left out.
     own = step.masked(part(step, segments, layout), layout, -1)
     (output,) = step.emit([part(step, data, layout), own, step.whole(count)])
-    return output, [size, *data.dims()[segments.rank or 0 :]]
+    return output
 
 
 def _segments_beside(step: Step) -> Results:
@@ -177,9 +174,7 @@ def _segments_beside(step: Step) -> Results:
     if layout is None or segments.rank is None or layout.axis < segments.rank:
         return None
     outputs = step.emit([data.local, *map(step.whole, (segments, *count))])
-    size = known_scalar(count[0]) if count else None
-    result = layout.at(layout.axis - segments.rank + 1)
-    return step.results(outputs, result, [[size, *data.dims()[segments.rank :]]])
+    return step.results(outputs, layout.at(layout.axis - segments.rank + 1))
 
 
 def _scattered_into_own(step: Step) -> Results:
@@ -192,7 +187,7 @@ def _scattered_into_own(step: Step) -> Results:
     if places is None:
         return None
     outputs = step.emit([tensor.local, places, part(step, updates, layout)])
-    return step.results(outputs, layout, [tensor.shape])
+    return step.results(outputs, layout)
 
 
 def _scattered_beside(step: Step) -> Results:
@@ -210,7 +205,7 @@ def _scattered_beside(step: Step) -> Results:
     if not (fits(tensor, layout) and fits(updates, beside)):
         return None
     operands = [part(step, tensor, layout), step.whole(indices), part(step, updates, beside)]
-    return step.results(step.emit(operands), layout, [tensor.shape])
+    return step.results(step.emit(operands), layout)
 
 
 def _scattered_partials(step: Step) -> Results:

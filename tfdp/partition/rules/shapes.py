@@ -58,4 +58,4 @@ def broadcast_gradient_axes(step: Step) -> Results:
         step.write.constant(np.array(each, np.int64), output.dtype)
         for each, output in zip(axes, step.op.outputs, strict=True)
     ]
-    return step.results(outputs, REPLICATED, [[len(each)] for each in axes], found)
+    return step.results(outputs, REPLICATED, entries=found)

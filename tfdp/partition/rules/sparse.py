@@ -105,7 +105,7 @@ def own_segments(step: Step) -> Results:
         return None
     rows = Sharded(0, names.batch)
     own = [part(step, data, Sharded(0, names.entries)), local_rows(step, segments, rows)]
-    return step.results(step.emit(own), rows, [[None, *data.dims()[1:]]])
+    return step.results(step.emit(own), rows)
 
 
 def _names(indices: Tensor, values: Tensor, shape: Tensor) -> RowIds | None:

@@ -6,6 +6,7 @@ the whole tensor.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -24,7 +25,7 @@ def _names(text: str) -> list[str]:
 UNARY = _names("""
     Abs Acos Acosh Asin Asinh Atan Atanh BesselI0 BesselI0e BesselI1 BesselI1e BesselJ0 BesselJ1
     BesselK0 BesselK0e BesselK1 BesselK1e BesselY0 BesselY1 Angle Ceil CheckNumerics ComplexAbs
-    Cos Cosh Dawsn DebugGradientIdentity Digamma Elu Erf Erfc Erfinv
+    Bucketize Cos Cosh Dawsn DebugGradientIdentity Digamma Elu Erf Erfc Erfinv
     Exp Expint Expm1 Floor FresnelCos FresnelSin Inv Invert IsFinite IsInf IsNan LeakyRelu
     Lgamma Log Log1p LogicalNot Ndtri OnesLike PopulationCount Reciprocal Relu Relu6 Rint Round
     Rsqrt Selu Sigmoid Sign Sin Sinh Softplus Softsign Spence Sqrt Square Tan Tanh
@@ -38,7 +39,10 @@ BROADCAST = _names("""
     LeakyReluGrad LeftShift Less LessEqual LogicalAnd LogicalOr Maximum Minimum Mod NextAfter
     NotEqual Polygamma Pow ReciprocalGrad Relu6Grad ReluGrad RightShift RsqrtGrad SeluGrad
     SigmoidGrad SoftplusGrad SoftsignGrad SqrtGrad SquaredDifference TanhGrad TruncateDiv
-    TruncateMod Xdivy Xlog1py Xlogy Zeta FakeQuantWithMinMaxArgsGradient
+    TruncateMod Xdivy Xlog1py Xlogy Zeta FakeQuantWithMinMaxArgsGradient RandomGammaGrad
+    AsString DecodeBase64 EncodeBase64 RegexFullMatch RegexReplace StaticRegexFullMatch
+    StaticRegexReplace StringJoin StringLength StringLower StringStrip StringToHashBucket
+    StringToHashBucketFast StringToHashBucketStrong StringUpper UnicodeScript UnicodeTranscode
 """)
 
 # Those of them, and others, whose operands all have the shape of the result.
@@ -46,6 +50,39 @@ ALIKE = _names("""
     AddN EluGrad InvGrad LeakyReluGrad ReciprocalGrad Relu6Grad ReluGrad RsqrtGrad SeluGrad
     SigmoidGrad SoftplusGrad SoftsignGrad SqrtGrad TanhGrad FakeQuantWithMinMaxArgsGradient
 """)
+
+# Operations whose first result has the shape of an operand, by its number.
+_LIKE = {
+    0: """
+        AdjustContrastv2 AdjustHue AdjustSaturation BiasAdd BiasAddV1 CheckNumericsV2 Cholesky
+        Conv2DBackpropInputV2 Cumprod Cumsum CumulativeLogsumexp DebugIdentityV2 DecodeCompressed
+        DecodeJSONExample Dilation2DBackpropInput DrawBoundingBoxes DrawBoundingBoxesV2 EnsureShape
+        FFT FFT2D FFT3D FractionalMaxPoolGrad FusedBatchNorm FusedBatchNormGrad FusedBatchNormGradV2
+        FusedBatchNormGradV3 FusedBatchNormV2 FusedBatchNormV3 HSVToRGB IFFT IFFT2D IFFT3D Identity
+        LRN LRNGrad LogSoftmax MatrixBandPart MatrixExponential MatrixInverse MatrixLogarithm
+        MatrixSetDiag MatrixSetDiagV2 MatrixSetDiagV3 MatrixSquareRoot MaxPool3DGrad MaxPoolGrad
+        MaxPoolGradV2 MaxPoolGradWithArgmax PlaceholderWithDefault Print RGBToHSV RandomIndexShuffle
+        ReverseSequence ReverseV2 Roll Snapshot Softmax StopGradient StringToNumber TensorScatterAdd
+        TensorScatterMax TensorScatterMin TensorScatterSub TensorScatterUpdate ZerosLike
+    """,
+    1: """
+        CholeskyGrad LowerBound MatrixSolve MaxPool3DGradGrad MaxPoolGradGrad MaxPoolGradGradV2
+        ResizeBicubicGrad ResizeBilinearGrad ScaleAndTranslateGrad Select TridiagonalSolve
+        InTopK InTopKV2 UpperBound
+    """,
+    3: "TridiagonalMatMul",
+}
+
+# Operations whose result has the shape that an operand says, by its number.
+_SAID = {
+    0: """
+        AvgPool3DGrad AvgPoolGrad Conv2DBackpropInput Conv3DBackpropInputV2
+        DepthwiseConv2dNativeBackpropInput Empty Fill StridedSliceGrad
+    """,
+    1: "BroadcastTo",
+    2: "ScatterNd",
+    3: "CropAndResizeGradImage",
+}
 
 Shape: TypeAlias = Sequence["SizeLike | None"]
 Found: TypeAlias = Sequence["Shape | None"] | None
@@ -93,17 +130,10 @@ def reshaped(tensor: Tensor, to: Tensor, static: tf.TensorShape) -> Shape | None
 
 def broadcast_shape(tensors: Sequence[Tensor], rank: int) -> list[SizeLike | None]:
     """Returns what is known of the sizes of tensors that are broadcast together to `rank` axes."""
-    shape: list[SizeLike | None] = []
-    for axis in range(rank):
-        sizes = {
-            tensor.dim(axis - rank + len(tensor.shape or ()))
-            for tensor in tensors
-            if axis - rank + len(tensor.shape or ()) >= 0
-        } - {1}
-        # Beside a number, a size that is known when the step runs is that number or 1.
-        told = {size for size in sizes if isinstance(size, int)} or sizes
-        shape.append(told.pop() if len(told) == 1 else None if told else 1)
-    return shape
+    return [
+        broadcast_sizes({each.dim(axis) for each in tensors if axis >= -len(each.shape or ())})
+        for axis in range(-rank, 0)
+    ]
 
 
 def elementwise_shape(type_: str, tensors: Sequence[Tensor], rank: int) -> list[SizeLike | None]:
@@ -116,6 +146,14 @@ def elementwise_shape(type_: str, tensors: Sequence[Tensor], rank: int) -> list[
 def _newness(size: SizeLike) -> Any:
     """Returns a key that puts numbers first, and what is known of forward passes before others."""
     return sorted(size.symbols(), reverse=True) if isinstance(size, Size) else []
+
+
+def broadcast_sizes(sizes: set[SizeLike]) -> SizeLike | None:
+    """Returns the size of an axis along which operands of some sizes are broadcast together."""
+    # Beside a number, a size that is known when the step runs is that number or 1.
+    others = sizes - {1}
+    told = {size for size in others if isinstance(size, int)} or others
+    return told.pop() if len(told) == 1 else None if told else 1
 
 
 def is_nonzero(size: Any) -> bool:
@@ -142,6 +180,12 @@ def known_length(size: Any) -> Any:
     return None if not is_size(size) or (isinstance(size, int) and size < 0) else size
 
 
+def known_scalar(tensor: Tensor) -> SizeLike | None:
+    """Returns a scalar's value where it is known to be a size, else None."""
+    value: Any = None if tensor.entries is None else known_length(tensor.entries[()])
+    return value
+
+
 def known_lengths(tensor: Tensor) -> list[Any] | None:
     """Returns the entries of a shape, each None if it is no size; None if nothing is known."""
     sizes = tensor.sizes()
@@ -158,40 +202,58 @@ def shapes_of(*types: str) -> Any:
     return register
 
 
+def _like(at: int, op: SourceOp, inputs: Sequence[Tensor]) -> Found:
+    rest = [None] * (len(op.outputs) - 1)
+    return None if inputs[at].rank is None else [inputs[at].dims(), *rest]
+
+
+def _said(at: int, op: SourceOp, inputs: Sequence[Tensor]) -> Found:
+    return [known_lengths(inputs[at])]
+
+
 @shapes_of(
     *UNARY,
     *BROADCAST,
     *_names("""
-    Add AddN AddV2 Cast Conj Div DivNoNan Imag Mul MulNoNan Neg Real RealDiv SelectV2 Sub
+    Add AddN AddV2 Cast Conj Cross Div DivNoNan Imag Mul MulNoNan Neg Real RealDiv SelectV2 Sub
+    Substr
 """),
 )
 def _elementwise(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
-    if op.attr("incompatible_shape_error") is False:
-        return None  # a scalar where the shapes do not match
-    ranks = [tensor.rank for tensor in inputs]
-    if None in ranks:
+    ranks = [tensor.rank for tensor in inputs if tensor.rank is not None]
+    if len(ranks) < len(inputs):
         return None
-    return [elementwise_shape(op.type, inputs, max(rank for rank in ranks if rank is not None))]
+    shape = elementwise_shape(op.type, inputs, max(ranks))
+    if op.attr("incompatible_shape_error") is False and None in shape:
+        return None  # `x == y` is one truth value where shapes do not fit
+    return [shape]
 
 
-@shapes_of(
-    *_names("""
-    BiasAdd CheckNumerics CheckNumericsV2 Cholesky Cumprod Cumsum EnsureShape LogSoftmax
-    MatrixBandPart MatrixInverse OnesLike ReverseV2 Roll Softmax ZerosLike
-""")
-)
-def _same(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
-    return None if inputs[0].rank is None else [inputs[0].dims()]
+for _at, _types in _LIKE.items():
+    shapes_of(*_names(_types))(functools.partial(_like, _at))
+
+for _at, _types in _SAID.items():
+    shapes_of(*_names(_types))(functools.partial(_said, _at))
 
 
-@shapes_of("Select")
-def _same_as_second(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
-    return None if inputs[1].rank is None else [inputs[1].dims()]
+@shapes_of("IdentityN", "DecodeCSV")
+def _each_like(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
+    tensors = inputs if op.type == "IdentityN" else [inputs[0]] * len(op.outputs)
+    return [None if tensor.rank is None else tensor.dims() for tensor in tensors]
 
 
 @shapes_of("Reshape")
 def _reshape(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     return [reshaped(inputs[0], inputs[1], op.outputs[0].shape)]
+
+
+@shapes_of("Bitcast")
+def _bitcast(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
+    rank = op.outputs[0].shape.rank
+    if rank is None or inputs[0].rank is None:
+        return None
+    sizes = inputs[0].dims()[:rank]
+    return [[*sizes, *[None] * (rank - len(sizes))]]
 
 
 @shapes_of("Transpose", "ConjugateTranspose")
@@ -230,145 +292,23 @@ def squeezed(op: SourceOp, tensor: Tensor) -> list[int] | None:
     return [axis for axis, size in enumerate(tensor.shape) if size == 1]
 
 
-@shapes_of("Empty", "Fill")
-def _fill(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
-    return [known_lengths(inputs[0])]
-
-
-@shapes_of("StridedSliceGrad")
-def _of_sliced(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
-    return [known_lengths(inputs[0])]
-
-
-@shapes_of("Slice")
-def _slice(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
-    begins, sizes = inputs[1].sizes(), inputs[2].sizes()
-    if inputs[0].rank is None or begins is None or sizes is None:
-        return None
-    triples = zip(inputs[0].dims(), begins, sizes, strict=True)
-    return [[known_length(length - begin if n == -1 else n) for length, begin, n in triples]]
-
-
-@shapes_of("ScatterNd")
-def _scatter(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
-    return [known_lengths(inputs[2])]
-
-
-@shapes_of("CropAndResizeGradImage")
-def _images(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
-    return [known_lengths(inputs[3])]
-
-
-@shapes_of("LinSpace")
+@shapes_of("HistogramFixedWidth", "LinSpace")
 def _line(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
-    number = inputs[2].entries
-    return None if number is None else [[known_length(number[()])]]
+    return [[known_scalar(inputs[2])]]
 
 
-@shapes_of("BroadcastTo")
-def _broadcast_to(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
-    return [known_lengths(inputs[1])]
-
-
-@shapes_of("Tile")
-def _tile(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
-    times = known_lengths(inputs[1])
-    if times is None or inputs[0].rank is None:
-        return None
-    return [[product(pair) for pair in zip(inputs[0].dims(), times, strict=True)]]
-
-
-@shapes_of("Pack")
-def _pack(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
-    known = next((tensor for tensor in inputs if tensor.rank is not None), None)
-    if known is None:
-        return None
-    sizes: list[SizeLike | None] = list(known.dims())
-    sizes.insert(op.attr("axis") % (len(sizes) + 1), len(inputs))
-    return [sizes]
-
-
-@shapes_of("Unpack")
-def _unpack(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
-    if inputs[0].rank is None:
-        return None
-    sizes = inputs[0].dims()
-    del sizes[op.attr("axis") % len(sizes)]
-    return [sizes for _ in op.outputs]
-
-
-@shapes_of("ConcatV2")
-def _concat(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
-    tensors = inputs[:-1]
-    axes = axes_of(inputs[-1], tensors[0].rank)
-    if axes is None or any(tensor.rank is None for tensor in tensors):
-        return None
-    sizes: list[SizeLike | None] = list(tensors[0].dims())
-    total: Any = 0
-    for tensor in tensors:
-        total = total + tensor.dim(axes[0])
-    sizes[axes[0]] = total
-    return [sizes]
-
-
-@shapes_of("All", "Any", "EuclideanNorm", "Max", "Mean", "Min", "Prod", "Sum")
+@shapes_of(
+    *_names("""
+    All Any ArgMax ArgMin EuclideanNorm Max Mean Min Prod ReduceJoin Sum
+""")
+)
 def _reduction(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     axes = axes_of(inputs[1], inputs[0].rank)
     if axes is None:
         return None
     sizes = list(enumerate(inputs[0].dims()))
+    if op.type == "ReduceJoin" and not axes:  # it joins all
+        axes = [axis for axis, _ in sizes]
     if op.attr("keep_dims"):
         return [[1 if axis in axes else size for axis, size in sizes]]
     return [[size for axis, size in sizes if axis not in axes]]
-
-
-@shapes_of("GatherV2")
-def _gather(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
-    array, indices, axis = inputs
-    axes = axes_of(axis, array.rank)
-    if axes is None or array.rank is None or indices.rank is None:
-        return None
-    batch_dims = op.attr("batch_dims")
-    rows = indices.dims()[batch_dims + (indices.rank if batch_dims < 0 else 0) :]
-    return [[*array.dims()[: axes[0]], *rows, *array.dims()[axes[0] + 1 :]]]
-
-
-@shapes_of("TopKV2")
-def _largest(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
-    tensor, count = inputs
-    if tensor.rank is None or count.entries is None:
-        return None
-    return [[*tensor.dims()[:-1], known_length(count.entries[()])] for _ in op.outputs]
-
-
-@shapes_of("MatMul")
-def _matmul(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
-    a, b = inputs
-    if a.rank != 2 or b.rank != 2:
-        return None
-    return [[a.dim(int(op.attr("transpose_a"))), b.dim(1 - int(op.attr("transpose_b")))]]
-
-
-@shapes_of("BatchMatMulV2")
-def _batch_matmul(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
-    a, b = inputs
-    if a.rank is None or b.rank is None or min(a.rank, b.rank) < 2:
-        return None
-    rank = max(a.rank, b.rank)
-    sizes = broadcast_shape(inputs, rank)[:-2]
-    rows = a.dim(a.rank - 1 if op.attr("adj_x") else a.rank - 2)
-    columns = b.dim(b.rank - 2 if op.attr("adj_y") else b.rank - 1)
-    return [[*sizes, rows, columns]]
-
-
-@shapes_of("MatrixDiag", "MatrixDiagV2", "MatrixDiagV3")
-def _diagonal(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
-    """Returns the sizes of square matrices of which all but the main diagonal is padding."""
-    tensor, *others = inputs
-    if tensor.rank is None:
-        return None
-    for number, standard in zip(others, (0, -1, -1), strict=False):
-        value = number.constant()
-        if value is None or value.size != 1 or value.item() != standard:
-            return None
-    return [[*tensor.dims(), tensor.dim(tensor.rank - 1)]]

@@ -7,42 +7,17 @@ from typing import Any
 
 from tfdp.partition.shape_inference.known_shapes import (
     Found,
-    broadcast_shape,
-    known_length,
     known_lengths,
+    known_scalar,
     shapes_of,
 )
 from tfdp.partition.source import SourceOp
 from tfdp.partition.tensors import Tensor
 
-# Operations that give one element for each text.
-ELEMENTWISE = [
-    "AsString",
-    "DecodeBase64",
-    "EncodeBase64",
-    "RegexFullMatch",
-    "RegexReplace",
-    "StaticRegexFullMatch",
-    "StaticRegexReplace",
-    "StringJoin",
-    "StringLength",
-    "StringLower",
-    "StringStrip",
-    "StringToHashBucket",
-    "StringToHashBucketFast",
-    "StringToHashBucketStrong",
-    "StringUpper",
-    "UnicodeScript",
-    "UnicodeTranscode",
-]
 
-
-@shapes_of(*ELEMENTWISE)
-def _elementwise(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
-    ranks = [tensor.rank for tensor in inputs]
-    if None in ranks:
-        return None
-    return [broadcast_shape(inputs, max(rank for rank in ranks if rank is not None))]
+@shapes_of("DecodePaddedRaw", "DecodeRaw")
+def _decoded(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
+    return None if inputs[0].rank is None else [[*inputs[0].dims(), None]]
 
 
 @shapes_of("LookupTableFindV2")
@@ -73,7 +48,7 @@ def _ngrams(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
 
 @shapes_of("Bincount", "DenseBincount")
 def _counts(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
-    size = None if inputs[1].entries is None else known_length(inputs[1].entries[()])
+    size = known_scalar(inputs[1])
     if op.type == "Bincount" or inputs[0].rank == 1:
         return [[size]]
     return None if inputs[0].rank is None else [[inputs[0].dim(0), size]]
@@ -83,7 +58,7 @@ def _counts(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
 def _counts_by_row(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     splits, _, size, *_ = inputs
     rows = splits.dim(0) - 1 if splits.rank == 1 else None
-    return [[rows, None if size.entries is None else known_length(size.entries[()])]]
+    return [[rows, known_scalar(size)]]
 
 
 @shapes_of("RaggedTensorToTensor")
@@ -93,8 +68,8 @@ def _padded(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
         return None
     said = known_lengths(inputs[0]) if inputs[0].rank == 1 else None
     rows: Any = None if said is None else said[0]
-    if rows is None and kinds[0] == b"FIRST_DIM_SIZE" and inputs[3].entries is not None:
-        rows = known_length(inputs[3].entries[()])
+    if rows is None and kinds[0] == b"FIRST_DIM_SIZE":
+        rows = known_scalar(inputs[3])
     if rows is None and kinds[0] == b"ROW_SPLITS" and inputs[3].rank == 1:
         rows = inputs[3].dim(0) - 1
     return [[rows, *(said[1:] if said is not None else [None] * (rank - 1))]]

@@ -7,7 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from tfdp.partition.shape_inference import known_text_shapes  # noqa: F401 - registers them
+from tfdp.partition.shape_inference import (  # noqa: F401 - they register what they know
+    known_joined_shapes,
+    known_products,
+    known_slices,
+    known_text_shapes,
+)
 from tfdp.partition.shape_inference.known_arrays import ARRAYS, filled
 from tfdp.partition.shape_inference.known_numbers import NUMBERS, each, fitted
 from tfdp.partition.shape_inference.known_shapes import shapes
