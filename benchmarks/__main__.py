@@ -1,7 +1,5 @@
 """The command line `python -m benchmarks NAME`, for the root of a clone."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

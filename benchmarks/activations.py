@@ -4,8 +4,6 @@ They are computed again in the backward pass (rematerialization), or those of a 
 there at a time (accumulation).
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import statistics

@@ -3,8 +3,6 @@
 python -m benchmarks.activations_worker --model dense --micro-batches 1 --steps 5 --again
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """The benchmark of checkpoints: what one of them costs among many steps."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import os

@@ -1,7 +1,5 @@
 """The benchmark of steps compiled ahead, for TPUs and GPUs that need not be there."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses

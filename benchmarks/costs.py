@@ -1,7 +1,5 @@
 """The benchmark of what a compiled step costs, beside that of Keras on JAX."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

@@ -3,8 +3,6 @@
 python -m benchmarks.costs_worker keras_on_jax mlp 16
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

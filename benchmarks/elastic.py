@@ -1,7 +1,5 @@
 """The picture of an elastic run: its loss on top of one device's, while its ranks change."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import itertools

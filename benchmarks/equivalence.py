@@ -1,7 +1,5 @@
 """The benchmark of equivalence: what N replicas change, under the stock strategy and under tfdp."""
 
-from __future__ import annotations
-
 import argparse
 import concurrent.futures
 import dataclasses

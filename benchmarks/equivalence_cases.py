@@ -1,7 +1,5 @@
 """Small Keras programs whose outcome stock strategies change; none knows of a strategy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import keras

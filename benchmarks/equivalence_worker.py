@@ -5,8 +5,6 @@
 Each case has a fresh process: a collective that fails aborts all later ones of its process.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """The benchmark of all: every table and picture of README and docs, one after the other."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import os

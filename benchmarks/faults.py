@@ -1,7 +1,5 @@
 """The benchmark of faults: runs that are killed and stopped end as if they had not been."""
 
-from __future__ import annotations
-
 import argparse
 import collections
 import dataclasses

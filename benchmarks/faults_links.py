@@ -3,8 +3,6 @@
 The hosts are network namespaces of this machine, which root alone can make.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import pathlib

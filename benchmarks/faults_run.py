@@ -1,7 +1,5 @@
 """One run of the benchmark of faults: a training that is started again until it has ended."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -5,8 +5,6 @@ the first step, a step, the write of a checkpoint, the evaluation, the end. Faul
 the other; a file in the run's folder tells all ranks and attempts which have come.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

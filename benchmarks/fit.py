@@ -1,7 +1,5 @@
 """The benchmark of `fit`: rounds of fresh processes, in turn, and a table of their times."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import importlib.util

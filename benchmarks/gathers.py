@@ -1,7 +1,5 @@
 """The benchmark of gathers: what programs send beyond their gradients, and what asks for it."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence

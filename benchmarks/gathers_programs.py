@@ -1,7 +1,5 @@
 """Programs of `benchmarks gathers`, and what each of them sends beyond gradients."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import re

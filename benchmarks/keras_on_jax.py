@@ -1,7 +1,5 @@
 """The benchmark of steps beside Keras on JAX: two processes, which take turns."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses

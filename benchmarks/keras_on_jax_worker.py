@@ -6,8 +6,6 @@ The first line that it prints is for the first step, which compiles, of tfdp wit
 trace, to lower and to compile; each is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """The benchmark of `shard`: what each rank keeps, and what a step costs."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

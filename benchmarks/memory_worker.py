@@ -3,8 +3,6 @@
 tfdp run -n 2 -- python -m benchmarks.memory_worker --shard gradients --model mlp ...
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import json

@@ -1,7 +1,5 @@
 """The benchmark of batch normalization: what the whole batch's statistics cost a step."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 from typing import Any

@@ -1,7 +1,5 @@
 """The benchmark of partitioners: what tfdp's own and XLA's make of the same programs."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

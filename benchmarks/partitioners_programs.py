@@ -4,8 +4,6 @@ They are the cases of `benchmarks equivalence`, and those of `tests/foreign`, wh
 tfdp. None knows of a partitioner.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib

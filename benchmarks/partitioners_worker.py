@@ -3,8 +3,6 @@
 python -m benchmarks.partitioners_worker --programs "a masked loss" distillation
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """The ways to send less that are measured, as arguments of the strategy."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

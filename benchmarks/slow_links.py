@@ -1,7 +1,5 @@
 """The benchmark of slow links: the time of a step between hosts, by what replicas send."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import pathlib

@@ -4,8 +4,6 @@
         python -m benchmarks.slow_links_worker --strategy "compression=Int8()" --model mlp ...
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

@@ -1,7 +1,5 @@
 """The benchmark of slow ranks: what a training would gain that does not wait for all of them."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The benchmark of telemetry: what recording costs a step."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import pathlib

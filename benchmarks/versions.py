@@ -4,8 +4,6 @@ Each combination has an environment of its own. There the cases of `benchmarks e
 two replicas and on one device, and the tests run that fail if TensorFlow or Keras has changed.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

@@ -3,8 +3,6 @@
 python -m benchmarks.versions_worker
 """
 
-from __future__ import annotations
-
 import json
 
 from benchmarks.equivalence import BOUND

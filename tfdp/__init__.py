@@ -9,8 +9,6 @@
 Importing the package is cheap: TensorFlow is loaded when the first name that needs it is used.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from tfdp.base.lazy_imports import lazy_names

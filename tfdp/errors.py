@@ -3,8 +3,6 @@
 Every message says what must hold, what was received and the exact fix.
 """
 
-from __future__ import annotations
-
 __all__ = [
     "ClusterError",
     "CollectiveMismatchError",

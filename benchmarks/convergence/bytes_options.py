@@ -1,7 +1,5 @@
 """The options of `benchmarks accuracy-by-bytes`."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -1,7 +1,5 @@
 """The results of ways to send less: a table, also in Markdown, and accuracies over bytes."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping
 from typing import Any, Literal

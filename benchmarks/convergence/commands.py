@@ -1,7 +1,5 @@
 """The commands of the sweeps: `convergence` and `accuracy-by-bytes`."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from typing import Any

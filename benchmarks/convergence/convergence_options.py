@@ -1,7 +1,5 @@
 """The options of `benchmarks convergence`."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from benchmarks.convergence.recipes import RECIPES

@@ -1,7 +1,5 @@
 """The file of finished runs: a line of JSON each, appended as they finish."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

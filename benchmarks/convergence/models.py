@@ -1,7 +1,5 @@
 """The networks, not compiled; their outputs are logits."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

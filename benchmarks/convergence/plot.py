@@ -1,7 +1,5 @@
 """The picture: the accuracies over batches and over epochs."""
 
-from __future__ import annotations
-
 import pathlib
 import statistics
 from typing import Any

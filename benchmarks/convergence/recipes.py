@@ -4,8 +4,6 @@ Every recipe warms up linearly over the first tenth of the training and then dec
 0. Keras calls a schedule with the number of micro-batches, so its steps are micro-batches.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

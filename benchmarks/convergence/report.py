@@ -1,7 +1,5 @@
 """The results of the finished runs: a table, also in Markdown, of optimizers and batches."""
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 from collections.abc import Mapping

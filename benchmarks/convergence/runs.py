@@ -1,7 +1,5 @@
 """One training: everything that decides its outcome, and the outcome."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

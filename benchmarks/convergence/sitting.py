@@ -1,7 +1,5 @@
 """One sitting of the benchmark: it starts the needed runs, keeps what finishes, and reports."""
 
-from __future__ import annotations
-
 import contextlib
 import pathlib
 import signal

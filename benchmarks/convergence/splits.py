@@ -1,7 +1,5 @@
 """The examples of each task: training, validation and test split, the same for every run."""
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 

@@ -9,8 +9,6 @@ For each cell, such as an optimizer at a batch:
 A cell may take its rate from another one, times a factor: SGD at a large batch does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 

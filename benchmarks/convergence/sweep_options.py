@@ -1,7 +1,5 @@
 """The options that all sweeps have: the task, its data, how much is run, and where results go."""
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 

@@ -1,7 +1,5 @@
 """The small tasks that are trained, described without TensorFlow."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 

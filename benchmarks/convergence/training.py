@@ -1,7 +1,5 @@
 """One run: a network trained under `tfdp.DataParallelStrategy` on logical CPU devices."""
 
-from __future__ import annotations
-
 import math
 import time
 

@@ -6,8 +6,6 @@ The worker reads a line of JSON from standard input, trains, and prints the outc
 line. It ends when its standard input does, that is with the process that started it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

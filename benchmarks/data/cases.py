@@ -1,7 +1,5 @@
 """The same examples, read by `tfdp.data.pipeline` and by code that one would write by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Fashion-MNIST as files: a folder of JPEG files, and TFRecord files."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

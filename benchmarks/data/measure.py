@@ -1,7 +1,5 @@
 """The measurements: epochs of every side in turn, a restart, and what two workers read."""
 
-from __future__ import annotations
-
 import math
 import os
 import statistics

@@ -1,7 +1,5 @@
 """The benchmark of input: it writes the files, reads them, and prints two tables."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Iterator, Sequence

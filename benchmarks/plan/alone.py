@@ -1,7 +1,5 @@
 """The models of `benchmarks plan` on one rank alone, as `tfdp plan` times them; prints JSON."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

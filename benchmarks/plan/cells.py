@@ -1,7 +1,5 @@
 """The cells of the benchmark: what is measured in each, the file of those that are finished."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The command `benchmarks plan`: measures what is left, predicts what was held back, prints."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """The engine's costs, fitted to some cells, and the other cells predicted with them."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import pathlib

@@ -1,7 +1,5 @@
 """Scaling that others have published, beside what the prediction says of it."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

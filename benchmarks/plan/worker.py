@@ -4,8 +4,6 @@
         python -m benchmarks.plan.worker --steps 8 --sending "" --topologies ring,tree
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import itertools

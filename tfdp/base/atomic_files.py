@@ -11,8 +11,6 @@ many file systems do not report the locks of another host. They can be deleted b
 process writes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import functools

@@ -5,8 +5,6 @@ one more. The formulas use `+ - * // %` alone, so one text holds for Python's nu
 arrays and for tensors.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 

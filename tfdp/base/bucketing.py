@@ -1,7 +1,5 @@
 """Buckets: the tensors that travel together in one all-reduce. Pure Python, no TensorFlow."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Hashable, Sequence
 

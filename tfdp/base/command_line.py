@@ -17,8 +17,6 @@ ValueError: `rounds` must be at least 1; received 0; do `--rounds 5`.
 Options(rounds=5, timeout_seconds=9.0)
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import importlib.util

@@ -1,7 +1,5 @@
 """The fingerprints of data: what distinguishes them from others, and which part was read."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from collections.abc import Iterator, Mapping

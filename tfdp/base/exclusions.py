@@ -1,7 +1,5 @@
 """The variables that an option leaves out, by patterns of their paths."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ which a GPU may be divided (MIG), and shows in a container or in a job's control
 used there, where `/proc/driver/nvidia` shows all GPUs of the host.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

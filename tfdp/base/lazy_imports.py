@@ -1,7 +1,5 @@
 """The import of a package's public names when each is first used (PEP 562)."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping
 from typing import Any

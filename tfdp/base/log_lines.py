@@ -6,8 +6,6 @@ missing or null. The types say what a reader takes: a `Count` is a whole number 
 use.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """The machine and software of this process: versions, cores, memory, GPUs. Imports none of it."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import os

@@ -3,8 +3,6 @@
 docs/architecture lists what is compared when, and by which messages.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 

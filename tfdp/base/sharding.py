@@ -1,7 +1,5 @@
 """Which part of a variable each rank holds, or of what is kept for it. Pure Python."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

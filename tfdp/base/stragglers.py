@@ -5,8 +5,6 @@ ranks. All leave a sum together, so the rank that waits least arrived last, and 
 much as it waits less. The differences need no clock that the hosts share.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import statistics

@@ -4,8 +4,6 @@ Ranks find each other's variables, traces and sums by their order. Between the t
 it is left to chance, and so differs between ranks whose programs are alike.
 """
 
-from __future__ import annotations
-
 import threading
 
 _names: list[str] = []

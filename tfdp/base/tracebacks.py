@@ -1,7 +1,5 @@
 """Tracebacks of users' errors without tfdp's own frames, as Keras leaves out its own."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -1,7 +1,5 @@
 """The words for numbers, times, sizes, counts and ranks, as people read them."""
 
-from __future__ import annotations
-
 import math
 import re
 import textwrap

@@ -3,8 +3,6 @@
 Importing this package loads neither TensorFlow nor Keras.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from tfdp.base.lazy_imports import lazy_names

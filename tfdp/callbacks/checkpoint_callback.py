@@ -1,7 +1,5 @@
 """A callback that keeps checkpoints of a training, from which `fit` goes on by itself."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import logging

@@ -1,7 +1,5 @@
 """A callback that logs the part of the time in which steps wait for input."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The files of one rank in a log directory: JSON lines, and TensorBoard's events."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """A callback that logs the loss scale, and the steps that were skipped because of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

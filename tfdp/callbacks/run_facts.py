@@ -1,7 +1,5 @@
 """The facts that `Telemetry` writes when a training begins: model, devices, host, earlier steps."""
 
-from __future__ import annotations
-
 import math
 import socket
 from typing import Any

@@ -1,7 +1,5 @@
 """The parts of a step's time, from a clock around it and from what its program tells."""
 
-from __future__ import annotations
-
 import math
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """`Telemetry`: the record of what a training spends its time on, step by step and rank by rank."""
 
-from __future__ import annotations
-
 import logging
 import os
 import pathlib

@@ -4,8 +4,6 @@ TensorFlow's server listens on all interfaces, whatever its address is, and serv
 connects. The restriction needs no privilege.
 """
 
-from __future__ import annotations
-
 import ctypes
 import ipaddress
 import os

@@ -1,7 +1,5 @@
 """The connections of a process to other processes, which a separate thread reads and writes."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import socket

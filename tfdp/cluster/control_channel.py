@@ -7,8 +7,6 @@ are sent once.
 Every wait has a deadline, ends at once when a rank is lost, and names the ranks that are missing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import dataclasses

@@ -1,7 +1,5 @@
 """The search for the cluster that this process belongs to, and for its place on its host."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping, Sequence

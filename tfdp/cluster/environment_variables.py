@@ -1,7 +1,5 @@
 """Environment variables: whole numbers that are checked, and the address that a user may set."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Mapping
 

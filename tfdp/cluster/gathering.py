@@ -1,7 +1,5 @@
 """Rank 0's side of the rendezvous, which takes in all processes that come, at once."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ipaddress

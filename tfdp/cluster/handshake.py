@@ -7,8 +7,6 @@
 A message before the proof must be short, and the caller sets a deadline for the whole handshake.
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from typing import Any

@@ -1,7 +1,5 @@
 """The ranks that one `mpirun`, `mpiexec` or `srun --mpi=...` started, and MPI as mpi4py has it."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import dataclasses

@@ -8,8 +8,6 @@
 The connections stay open; `tfdp.cluster.control_channel` continues to use them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import logging

@@ -8,8 +8,6 @@ A training that goes on from checkpoints keeps the number of its step in a file,
 kill. A rank that is alone tells the launcher that it lives: no other rank would notice its silence.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

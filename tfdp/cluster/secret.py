@@ -4,8 +4,6 @@
 or in the file that `TFDP_SECRET_FILE` names. It is never sent, written or shown.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

@@ -1,7 +1,5 @@
 """The tasks that one `srun` of Slurm started."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator, Mapping

@@ -3,8 +3,6 @@
 The ranks are those of its jobs and tasks: the chief is rank 0, the workers follow.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, MutableMapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The watchdog thread: it gives signs of life, checks the others', and keeps the deadline."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import threading

@@ -3,8 +3,6 @@
 Pickle is not used: what arrives from the network is data, never code.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

@@ -1,7 +1,5 @@
 """Gradients that travel whole within a host, and compressed between hosts."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

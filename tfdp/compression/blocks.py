@@ -1,7 +1,5 @@
 """The sum of quantized blocks: two quantizations, whatever the number of replicas; of parts one."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

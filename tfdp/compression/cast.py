@@ -1,7 +1,5 @@
 """Gradients that travel as 16-bit numbers."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import tensorflow as tf

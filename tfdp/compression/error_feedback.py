@@ -1,7 +1,5 @@
 """Compressions that bring back in the next update what they have lost in this one."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar

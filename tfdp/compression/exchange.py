@@ -1,7 +1,5 @@
 """The arguments of a strategy that say what its replicas exchange in a training."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Gradients that travel as 8-bit integers with a scale for each block."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Sparse gradients with the momentum on the replicas, as Deep Gradient Compression has it."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

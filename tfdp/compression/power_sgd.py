@@ -1,7 +1,5 @@
 """Gradients that travel as two thin factors of each matrix."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Gradients of which numbers at random places travel, the same ones on all replicas."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -1,7 +1,5 @@
 """The definition of a compression: a way to sum gradients with fewer bytes."""
 
-from __future__ import annotations
-
 import abc
 
 from tfdp.communication.collectives import Transport, Value

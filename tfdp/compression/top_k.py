@@ -1,7 +1,5 @@
 """Gradients of which only the largest numbers travel."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

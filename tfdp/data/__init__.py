@@ -3,8 +3,6 @@
 Importing the package is cheap: it loads TensorFlow when the first name that needs it is used.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from tfdp.base.lazy_imports import lazy_names

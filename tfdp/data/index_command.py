@@ -1,7 +1,5 @@
 """The command `tfdp data index`, which writes the index file beside each TFRecord file."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import sys

@@ -1,7 +1,5 @@
 """Datasets of shares with random access by index: read, mapped and batched by tf.data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

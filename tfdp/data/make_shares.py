@@ -1,7 +1,5 @@
 """The dataset of some replicas' shares: read, mapped, batched and prefetched."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The mapping of each example: the user's function, its seed, and the check of its shapes."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Limits to what is read and mapped beforehand, within a number of bytes."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

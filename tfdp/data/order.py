@@ -1,7 +1,5 @@
 """The order of an epoch: a pure function of the seed and the epoch's number."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

@@ -1,7 +1,5 @@
 """A pipeline as JSON: its place, for a restart, and its identity, for the manifest of a run."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import operator

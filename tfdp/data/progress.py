@@ -1,7 +1,5 @@
 """The progress of a pipeline's training: what was trained of it, and which view begins where."""
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 from collections.abc import Callable

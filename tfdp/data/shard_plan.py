@@ -1,7 +1,5 @@
 """The plan of an epoch's shares: global batches cut for each replica, by index arithmetic."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Datasets of shares of a source that can only be read in order."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The search for an example that cannot be read, where TensorFlow's error does not name it."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from tfdp.data.order import epoch_order

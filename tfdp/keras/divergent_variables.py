@@ -1,7 +1,5 @@
 """Variables that each replica updates by itself, and so may have other values within a round."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

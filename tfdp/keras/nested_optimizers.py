@@ -1,7 +1,5 @@
 """Optimizers in models and in each other: which a model has, and which of them update at last."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

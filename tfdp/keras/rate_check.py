@@ -1,7 +1,5 @@
 """The preparation of `fit`: compares the batch with the scaled rate, and logs the loss scale."""
 
-from __future__ import annotations
-
 import logging
 import math
 import weakref

@@ -1,7 +1,5 @@
 """The step: what a replica knows while it runs a replica function, kept by thread."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import enum

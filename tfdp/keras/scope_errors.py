@@ -1,7 +1,5 @@
 """The errors for objects made on the wrong side of the strategy's scope."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -4,8 +4,6 @@
 Keras makes of a known length must not make a difference.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ What a program's collectives send is recorded by watches in the program: see
 `strategy.programs.traffic_recording`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Sequence

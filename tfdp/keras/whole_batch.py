@@ -1,7 +1,5 @@
 """`tfdp.whole_batch`, which brings the examples of all replicas together in `strategy.run`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import tensorflow as tf

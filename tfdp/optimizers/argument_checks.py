@@ -1,7 +1,5 @@
 """The checks of numbers that a user passes, in one form of message."""
 
-from __future__ import annotations
-
 import math
 import numbers
 from typing import Any

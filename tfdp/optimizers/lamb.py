@@ -1,7 +1,5 @@
 """LAMB: layer-wise adaptive moments for large batches."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

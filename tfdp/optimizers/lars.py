@@ -1,7 +1,5 @@
 """LARS: layer-wise adaptive rate scaling for momentum SGD."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The base of the layer-wise optimizers: exclusions, decay in the update, float32 slots."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any

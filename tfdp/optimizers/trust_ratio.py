@@ -5,8 +5,6 @@ the same fraction of its norm whatever the size of its gradients. As in every im
 to us, a "layer" is a variable: a kernel and a bias have a ratio each.
 """
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 Bounds = tuple[float, float] | None

@@ -1,7 +1,5 @@
 """The protocol by which the partitioner asks for collectives between replicas."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """The operations of a function and of those that it calls, in one order."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeAlias
 

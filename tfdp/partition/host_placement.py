@@ -6,8 +6,6 @@ given. Keras' own layers do so where a batch's length is open. A size that is ca
 cast before it is copied to a GPU, which launches nothing for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 
 import tensorflow as tf

@@ -4,8 +4,6 @@ They have a type that TensorFlow's optimizers keep. What needs no more than to b
 marked by its name.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Written as they are, they need two sums over the replicas, of which one waits fo
 each other, both come from one: see `rules.moments`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tfdp.partition.emit.writer import Output

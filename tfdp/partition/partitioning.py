@@ -1,7 +1,5 @@
 """From a traced function and the layouts of its inputs to the program of one replica."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType

@@ -5,8 +5,6 @@ than their sums, or nothing, the program holds a call in their place. Each repli
 there that is given what it holds of the tensors, and that exchanges with the others what it needs.
 """
 
-from __future__ import annotations
-
 import itertools
 import weakref
 from collections.abc import Callable, Sequence

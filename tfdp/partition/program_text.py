@@ -1,7 +1,5 @@
 """Texts that tell whether ranks traced the same program, and where theirs part."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The program of a replica in the making: its arguments, and what all its functions share."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Parts of variables that are cut: sums of which replicas get their parts, and wholes of parts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tfdp.base.sharding import Sharding

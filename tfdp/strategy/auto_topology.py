@@ -1,7 +1,5 @@
 """The decision of `topology="auto"`: measured, or taken from the file that keeps it."""
 
-from __future__ import annotations
-
 import logging
 import os
 import pathlib

@@ -4,8 +4,6 @@ While a graph is being built, a collective between the first replicas of all pro
 eagerly, the processes make them by themselves.
 """
 
-from __future__ import annotations
-
 import functools
 import weakref
 from collections.abc import Callable, Sequence

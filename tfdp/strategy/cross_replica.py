@@ -4,8 +4,6 @@ A value that is not distributed is that of each replica: where a process has one
 none, and where it has several, it unwraps what all of them hold.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

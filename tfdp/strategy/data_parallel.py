@@ -1,7 +1,5 @@
 """The strategy that users make: `tfdp.DataParallelStrategy`."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ wherever they are. Reductions between replica functions are made once for each p
 `between`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import weakref

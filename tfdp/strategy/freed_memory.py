@@ -1,7 +1,5 @@
 """Memory that a step frees stays with the process, for the next step to use."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools

@@ -1,7 +1,5 @@
 """Initial values of variables: every process begins with those of rank 0."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

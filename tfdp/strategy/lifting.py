@@ -4,8 +4,6 @@ Its `input_signature` says what each replica gets; so of the values of all repli
 holds for each.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import weakref

@@ -1,7 +1,5 @@
 """Variables with a copy on every replica, written by each replica for itself."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import weakref

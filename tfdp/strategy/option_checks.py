@@ -1,7 +1,5 @@
 """The checks of a strategy's options that must go together."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tfdp.base.sharding import SHARDS

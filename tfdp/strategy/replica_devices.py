@@ -1,7 +1,5 @@
 """The choice of the devices that a strategy trains on."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The graph into which `strategy.run` traces replicas: its seed, and what it waits for."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Variables of which each replica holds a part: a sharded optimizer's state, and weights."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import weakref

@@ -1,7 +1,5 @@
 """The strategy's replicas, which implement `tfdp.communication.replicas.Replicas`."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """DiLoCo: an outer optimizer that takes what a round has changed for its gradient."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar

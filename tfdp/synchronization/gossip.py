@@ -1,7 +1,5 @@
 """Gossip: each replica averages its weights with a few neighbours, and no replica waits for all."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

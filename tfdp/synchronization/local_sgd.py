@@ -1,7 +1,5 @@
 """Local SGD: the mean of the replicas' weights, every so many updates."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What every synchronization has: the length of its rounds, and what ends one."""
 
-from __future__ import annotations
-
 import abc
 from typing import Any, ClassVar
 

@@ -3,8 +3,6 @@
 Nothing heavy is imported until a subcommand runs: `tfdp --help` answers without TensorFlow.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """The topology for each size of buffer, chosen from measurements of the links."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The cost of a schedule, counted from its transfers."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections import Counter

@@ -1,7 +1,5 @@
 """The direct all-reduce: all-to-all, sum, all-gather, in two steps."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The all-reduce by recursive halving (reduce-scatter) and recursive doubling (all-gather)."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The all-reduce in two levels: reduce-scatter in hosts, all-reduce between, all-gather in."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

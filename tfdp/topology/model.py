@@ -1,7 +1,5 @@
 """The cost model: how long a schedule takes on given links, and which topology is the fastest."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

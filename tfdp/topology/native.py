@@ -1,7 +1,5 @@
 """The all-reduce of the engine itself."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

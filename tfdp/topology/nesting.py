@@ -1,7 +1,5 @@
 """The nesting of schedules: reduce inside groups, all-reduce between them, copy inside groups."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The ring all-reduce: reduce-scatter, then all-gather around a ring."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

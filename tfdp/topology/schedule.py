@@ -1,7 +1,5 @@
 """The definition of a topology: the schedule of phases by which a group of ranks sums a buffer."""
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 import itertools

@@ -1,7 +1,5 @@
 """The parts of schedules: ranks by hosts, steps side by side, and slices of a buffer."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """Topologies as JSON, and the text of the file that keeps a decision of `Auto`."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The topologies by name."""
 
-from __future__ import annotations
-
 from tfdp.topology.auto import Auto
 from tfdp.topology.direct import Direct
 from tfdp.topology.halving_doubling import HalvingDoubling

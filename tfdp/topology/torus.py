@@ -1,7 +1,5 @@
 """The torus: reduce-scatter along rows, all-reduce along columns, all-gather along rows."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The batches that all runs train on, read once from any data that `fit` takes in batches."""
 
-from __future__ import annotations
-
 import itertools
 import zlib
 from typing import Any

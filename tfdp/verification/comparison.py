@@ -1,7 +1,5 @@
 """The comparison of the runs of one program, which finds where they first differ."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The fresh state of the process for each run (seeds, names, dtypes), restored afterwards."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import random

@@ -1,7 +1,5 @@
 """The outputs of each layer in one step, and how far they are from those of one device."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """The probes that read tensors out of a running step without changing what it computes."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The values of a model, its optimizers and a step's logs, as NumPy arrays by part and path."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

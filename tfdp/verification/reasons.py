@@ -1,7 +1,5 @@
 """The names and places of what differs first (layer, metric, optimizer), and the likely reason."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The training of one run of a program: built from a fresh state, and read at each step."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import inspect

@@ -1,7 +1,5 @@
 """`tfdp.verify`, which trains a program on one device and under a strategy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -243,7 +243,6 @@ def test_a_refusal_says_what_to_do(capsys, words, says):
 
 
 MODEL = """
-from __future__ import annotations
 import dataclasses
 import keras
 

@@ -1,7 +1,5 @@
 """A clock in graphs that TensorFlow's determinism does not forbid."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The function `tfdp.enable_determinism`."""
 
-from __future__ import annotations
-
 import operator
 import os
 from typing import Any

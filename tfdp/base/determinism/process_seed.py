@@ -1,7 +1,5 @@
 """The seed that the process was given, and whether it made a strategy. Imports no TensorFlow."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from typing import Any

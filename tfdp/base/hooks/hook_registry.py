@@ -1,7 +1,5 @@
 """The registry of all functions that tfdp puts in the place of functions of other packages."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -5,8 +5,6 @@ version that tfdp wraps, and of each private method that it calls.
 `tests/base/hooks/write_fingerprints.py` writes the files of the installed versions.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import inspect

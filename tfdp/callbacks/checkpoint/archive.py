@@ -6,8 +6,6 @@ object stores. `tf.train.Checkpoint` writes several files, whose index may name 
 is not there; Keras' `.weights.h5` has no checksums and leaves out the seeds of random layers.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

@@ -1,7 +1,5 @@
 """The states of callbacks: of Keras' own that decide something, and of those that offer it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The checks of a model that goes on from a checkpoint, or is to be kept in one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Rank 0 writes. On the other ranks it sends rank 0 what they hold.
 """
 
-from __future__ import annotations
-
 import collections
 import concurrent.futures
 import logging

@@ -1,7 +1,5 @@
 """The folder of a training's checkpoints: their names, the newest good one, and how many stay."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import re

@@ -1,7 +1,5 @@
 """The variables of a model as arrays: weights, seeds, optimizer and metrics."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any

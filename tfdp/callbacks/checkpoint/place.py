@@ -1,7 +1,5 @@
 """Where a training is in its data; a pipeline of tfdp goes there without reading."""
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Callable, Iterator
 from typing import Any

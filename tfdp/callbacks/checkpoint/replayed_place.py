@@ -4,8 +4,6 @@ Keras' own adapters and tf.data shuffle by states that cannot be read; from the 
 the same batches again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 import weakref

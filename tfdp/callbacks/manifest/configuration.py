@@ -1,7 +1,5 @@
 """The configuration of an optimizer or a schedule, also where `get_config` fails."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """The recognition of secrets in names and texts, and their masks."""
 
-from __future__ import annotations
-
 import re
 
 MASK = "***"

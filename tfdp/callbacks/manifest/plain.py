@@ -1,7 +1,5 @@
 """The conversion of any object to strict JSON, also of one that fails to answer."""
 
-from __future__ import annotations
-
 import json
 import math
 import numbers

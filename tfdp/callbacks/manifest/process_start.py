@@ -1,7 +1,5 @@
 """The start of the process: its command, the part of its environment that matters, its commit."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import re

@@ -1,7 +1,5 @@
 """The descriptions of a strategy and a model by their public attributes."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import sys

@@ -1,7 +1,5 @@
 """The function `tfdp.write_manifest`."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import pathlib

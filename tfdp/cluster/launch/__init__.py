@@ -7,8 +7,6 @@ which holds a pipe from the launcher. However the launcher ends, the pipe closes
 ends the rank and all that the rank started.
 """
 
-from __future__ import annotations
-
 from tfdp.cluster.launch.launcher import run
 from tfdp.cluster.launch.run_options import RunOptions
 

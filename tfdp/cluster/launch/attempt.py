@@ -1,7 +1,5 @@
 """One attempt of a run: the start of this host's ranks, and the wait until all have ended."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools

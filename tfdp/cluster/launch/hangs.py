@@ -1,7 +1,5 @@
 """Hangs of ranks that no other rank notices: the launcher sees that nothing goes on."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 

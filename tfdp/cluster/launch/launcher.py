@@ -1,7 +1,5 @@
 """A whole run of `tfdp run`, from the options to the exit code."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import shlex

@@ -6,8 +6,6 @@ ranks need to find each other. Its own clean-up is off, for it would end the ran
 when one has ended, and hide which of them failed first.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

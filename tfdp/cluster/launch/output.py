@@ -1,7 +1,5 @@
 """The ranks' output: shown with the rank before each line, and kept in logs."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import itertools

@@ -6,8 +6,6 @@ has failed: the launcher says which rank that was, and why. On standard output g
 on CPUs, says for each device that it is connected.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """A process under a supervisor, as the launcher sees it: pipes to and from the supervisor."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib

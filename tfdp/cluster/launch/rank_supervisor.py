@@ -20,8 +20,6 @@ opens the pipes by their names. If MPI's launcher or its proxy is gone, the supe
 and tells nothing.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import signal

@@ -1,7 +1,5 @@
 """Attempts of a run: how each ended, which failed ones another follows and when, what is kept."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

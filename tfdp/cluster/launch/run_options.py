@@ -1,7 +1,5 @@
 """The options of `tfdp run`."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import os

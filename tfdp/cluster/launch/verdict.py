@@ -1,7 +1,5 @@
 """The end of a run: which rank failed first and why, the exit code and the last lines."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re

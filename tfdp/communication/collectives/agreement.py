@@ -5,8 +5,6 @@ process of a group must have traced the same sequence before the sequence is run
 posts the sequences it has, waits once until all others have posted the same, and never asks again.
 """
 
-from __future__ import annotations
-
 import collections
 import functools
 import hashlib

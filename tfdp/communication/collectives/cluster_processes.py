@@ -4,8 +4,6 @@ The board carries what is small or happens outside of graphs. TensorFlow's colle
 carries what graphs send.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import sys

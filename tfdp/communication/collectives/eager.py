@@ -4,8 +4,6 @@ Without an engine that can sum outside of graphs all bytes go through rank 0. Th
 and single numbers, not for training.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar

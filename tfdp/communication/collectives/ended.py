@@ -4,8 +4,6 @@ Each later one ends with the first one's error, in whatever step it stands. So w
 noted, and what would begin after it is told so.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator

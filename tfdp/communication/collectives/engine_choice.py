@@ -1,7 +1,5 @@
 """The choice of the engine that moves tensors between processes."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """What ranks tell each other of themselves when they meet, and what of it must be alike."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import platform
 import sys

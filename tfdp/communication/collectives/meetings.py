@@ -1,7 +1,5 @@
 """What processes that meet on a board tell each other: see `ProcessGroup`."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Measurements of the links between ranks, for the cost model of the topologies."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 

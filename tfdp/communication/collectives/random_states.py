@@ -1,7 +1,5 @@
 """The random seed and states that all processes have from rank 0, and all traces from the first."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ a half sends more, up to what an all-reduce does, and where an all-reduce sends 
 its place. So both halves together send twice an all-reduce's bytes at most.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tensorflow as tf

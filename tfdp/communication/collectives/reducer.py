@@ -1,7 +1,5 @@
 """Sums of lists of tensors over the replicas: in buckets, by a topology's schedule for each."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """TensorFlow's collective runtime between processes: its start, and the end of what waits."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import logging

@@ -1,7 +1,5 @@
 """Sums of `tf.IndexedSlices`, such as gradients of embeddings: row by row, or merged."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 

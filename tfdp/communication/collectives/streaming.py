@@ -1,7 +1,5 @@
 """What ranks send to rank 0 beside the training, so that little of it is there at a time."""
 
-from __future__ import annotations
-
 from tfdp.cluster.control_channel import ControlChannel
 
 

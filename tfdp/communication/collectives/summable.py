@@ -1,7 +1,5 @@
 """What is summed over replicas, in the few dtypes that engines sum."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeAlias
 

@@ -1,7 +1,5 @@
 """Rows that collectives, which move real numbers alone, move as such: texts, complex numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import tensorflow as tf

@@ -4,8 +4,6 @@ NCCL sums and gathers in groups, and its own algorithm does. What two ranks send
 cannot be given: see `tfdp.communication.engines.TensorFlowEngine`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tensorflow as tf

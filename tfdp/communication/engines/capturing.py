@@ -1,7 +1,5 @@
 """Handles of ordering tokens and counters, captured through loops, conditionals and gradients."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from tfdp.communication.engines import sequence

@@ -1,7 +1,5 @@
 """A rank's buffer while a schedule runs: parts of it are read, added to and replaced."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

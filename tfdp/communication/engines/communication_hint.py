@@ -1,7 +1,5 @@
 """What TensorFlow's runtime is asked to move tensors with between the devices of replicas."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Operations with effects that TensorFlow is not to order after all earlier ones."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 

@@ -1,7 +1,5 @@
 """The definition of an engine: what moves tensors between ranks while a graph runs."""
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Sequence
 

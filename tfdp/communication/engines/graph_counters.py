@@ -1,7 +1,5 @@
 """Counters in graphs: the collectives that began and ended, read while a graph runs."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 

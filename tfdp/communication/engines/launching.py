@@ -1,7 +1,5 @@
 """The start of a collective on one rank: its keys, ordering token, counter and function."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias

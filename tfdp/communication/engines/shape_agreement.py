@@ -1,7 +1,5 @@
 """Comparison of shapes that only a running step knows; with other shapes replicas would hang."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """The engine that is TensorFlow's collective runtime: gRPC between processes, NCCL on GPUs."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 

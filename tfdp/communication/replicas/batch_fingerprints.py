@@ -4,8 +4,6 @@ Each process reads every global batch and takes its own share of it. If one shar
 or shuffles them by a seed of its own, examples are lost and others come twice, and nothing fails.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """The shares of a batch that a step of Keras' trainer is given."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Checksums of tensors, computed where they are: what travels of a GPU's tensor is one number."""
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow as tf
 

@@ -1,7 +1,5 @@
 """The program of one device that the calling thread traces: there are no replicas in it."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The protocol by which the processes of a strategy meet and agree outside of graphs."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol

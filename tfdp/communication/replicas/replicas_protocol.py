@@ -1,7 +1,5 @@
 """The protocol of the replicas of a strategy: their number, and what they compute together."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Sequence

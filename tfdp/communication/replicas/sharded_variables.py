@@ -1,7 +1,5 @@
 """Variables of which each replica holds a part: which they are, and which could be."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from tfdp.base.sharding import Sharding

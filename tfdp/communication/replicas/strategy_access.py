@@ -1,7 +1,5 @@
 """The way from a `tf.distribute.Strategy` to its replicas and processes."""
 
-from __future__ import annotations
-
 import abc
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The comparison of ranks' data in graphs, and the errors for ranks whose data differ."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import urllib.parse

@@ -1,7 +1,5 @@
 """Global batches of tf.data: the size that they declare, and the cut into replicas' shares."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import logging

@@ -5,8 +5,6 @@ there the host waits until the GPU has done all that it was given, and gives it 
 The host knows a tensor's shape wherever the tensor lies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The input of the strategy's inner part: TensorFlow calls it to distribute datasets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

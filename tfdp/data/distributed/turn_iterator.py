@@ -5,8 +5,6 @@ are taken. At the end of the data some replicas may get none; each of these then
 in `shard_iterator`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Importing the package is cheap: each source, and what it needs, is loaded when its name is used.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from tfdp.base.lazy_imports import lazy_names

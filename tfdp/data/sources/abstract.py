@@ -1,7 +1,5 @@
 """The interfaces of sources: random access by index, or a stream in a fixed order."""
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Iterable
 from typing import Any

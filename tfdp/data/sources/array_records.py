@@ -1,7 +1,5 @@
 """The source of ArrayRecord files."""
 
-from __future__ import annotations
-
 import os
 import zlib
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The source of arrays in memory or memory-mapped, and of nests of them."""
 
-from __future__ import annotations
-
 import numbers
 import zlib
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The choice of a source for what a user hands over."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping

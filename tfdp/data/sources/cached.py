@@ -1,7 +1,5 @@
 """A source whose examples are kept in memory."""
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow as tf
 

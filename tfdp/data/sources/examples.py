@@ -1,7 +1,5 @@
 """Serialized `tf.train.Example`s as tensors, a batch at once."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

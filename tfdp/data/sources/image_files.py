@@ -1,7 +1,5 @@
 """The image files that a folder holds, and their order."""
 
-from __future__ import annotations
-
 import os
 import zlib
 from collections.abc import Iterator

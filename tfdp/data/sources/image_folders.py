@@ -1,7 +1,5 @@
 """The source of folders of image files, one sub-folder for each class."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """Calls of Python in a graph, which do not outlive the graph."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The files that a source reads, and the records of each. Imports no TensorFlow."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import glob

@@ -4,8 +4,6 @@ An index has a line with the version, a line of JSON, the lengths (int64) and th
 of the payloads, all little-endian, and a CRC-32 of everything before.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import struct

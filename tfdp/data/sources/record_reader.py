@@ -1,7 +1,5 @@
 """The reader of TFRecord files' payloads, by number."""
 
-from __future__ import annotations
-
 import itertools
 import mmap
 import os

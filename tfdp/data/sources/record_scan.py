@@ -5,8 +5,6 @@ checksum), the payload and the payload's checksum. A checksum is CRC-32C, rotate
 ("masked").
 """
 
-from __future__ import annotations
-
 import array
 import dataclasses
 import os

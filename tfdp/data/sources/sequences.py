@@ -1,7 +1,5 @@
 """The source of Python objects that give an example for an index."""
 
-from __future__ import annotations
-
 import zlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The source of datasets of tf.data, read as streams."""
 
-from __future__ import annotations
-
 import zlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Synchronized BatchNormalization, with the moments of the global batch from two passes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

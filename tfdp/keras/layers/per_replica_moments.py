@@ -3,8 +3,6 @@
 Moving statistics take the mean of the replicas' moments by their examples.
 """
 
-from __future__ import annotations
-
 import contextvars
 import dataclasses
 from collections.abc import Callable

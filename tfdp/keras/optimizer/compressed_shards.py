@@ -7,8 +7,6 @@ cut; the parts of all others are summed as they are. Each window is compressed o
 or each of its gradients, where windows are of parts.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -8,8 +8,6 @@ built, and changes in updates alone. So gradients stay summands until the optimi
 it has decided not to skip the step, and unscaled, and before it clips.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence

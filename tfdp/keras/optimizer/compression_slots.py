@@ -1,7 +1,5 @@
 """What a compression of updates keeps for an optimizer and its variables."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math

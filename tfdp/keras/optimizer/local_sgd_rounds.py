@@ -11,8 +11,6 @@ says that some fragment is apart. Where a synchronization overlaps with the next
 the weights that it begins with: nothing is under way between steps.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Iterator, Sequence

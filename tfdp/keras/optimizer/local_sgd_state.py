@@ -1,7 +1,5 @@
 """What rounds keep for an optimizer, beside its slots, of which each replica has its own."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any

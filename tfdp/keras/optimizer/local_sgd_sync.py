@@ -4,8 +4,6 @@ What a round needs is in its optimizer: see `round_states`. These functions are 
 that all replicas take alike.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any

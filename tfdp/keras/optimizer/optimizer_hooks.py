@@ -7,8 +7,6 @@ gradients in each is said by an `Updating`: the plain one sums them whole where 
 it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Code of each replica's own in an optimizer's program: see `partition.per_replica_call`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -7,8 +7,6 @@ part of what is kept, and all get the parts of the update. What an optimizer com
 element by element, such as a norm, or what is no floating-point number, is whole.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

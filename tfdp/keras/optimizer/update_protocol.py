@@ -6,8 +6,6 @@ than the program asks for. `Updating` itself is the plain way: what the program 
 summed, and accumulated gradients are summands until a window closes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator, Sequence

@@ -7,8 +7,6 @@ first replica has one behind a sum over replicas, and the second has one before 
 replica cannot reach the sum, and the first waits for it there for ever.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Variables made inside a replica, by a model or an optimizer that is built lazily."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

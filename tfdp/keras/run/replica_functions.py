@@ -1,7 +1,5 @@
 """The wrapping of replica functions: each runs within a `ReplicaStep`, which ends with it."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias

@@ -3,8 +3,6 @@
 All numbers follow from `keras.utils.set_random_seed`, as on one device.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -9,8 +9,6 @@
 Metrics' variables hold a share per replica, and are summed when they are read outside.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

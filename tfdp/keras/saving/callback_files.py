@@ -3,8 +3,6 @@
 Only rank 0's files are kept. A backup's weights and epoch change together; all restore rank 0's.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -5,8 +5,6 @@ process ends with SIGSEGV when it leaves the library. So no failure is reported 
 first one is raised afterwards.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import pathlib

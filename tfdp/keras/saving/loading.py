@@ -1,7 +1,5 @@
 """The hooks of Keras' loading: all ranks load rank 0's file, which the others need not see."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """The hooks of Keras' saving: a file is written whole or not at all, and by rank 0 alone."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """The save, or the load of rank 0's file, that is under way, as the hooks called in it know it."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What `fit` does for a `Checkpoint` among its callbacks: it tells it of the data, and goes on."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence

@@ -3,8 +3,6 @@
 Keras' own code loops over epochs and asks for a batch at a time, or `steps_per_execution` of them.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """The rounds of a `synchronization` in `fit`: each epoch ends the one that is open."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -5,8 +5,6 @@ its epochs itself, and the first epoch after a restart may be short, so Keras is
 batches at each epoch.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The hooks of `fit`, `evaluate` and `predict`: all ranks start alike, rank 0 shows progress."""
 
-from __future__ import annotations
-
 import inspect
 import weakref
 from collections.abc import Callable

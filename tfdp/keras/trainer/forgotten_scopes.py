@@ -1,7 +1,5 @@
 """The warning that a model trains on one device, where a strategy of several replicas was made."""
 
-from __future__ import annotations
-
 import logging
 import weakref
 from typing import Any

@@ -6,8 +6,6 @@ turns with the thread that starts the next. Here a callback that reads a batch's
 batch, the progress bar does whenever it shows something, and who reads nothing waits for nothing.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What the steps of a compiled model have been given, and how long they waited for it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from typing import Any

@@ -4,8 +4,6 @@ A step is traced once, as on one device, and each replica runs a program that is
 its share of each batch: `strategy.partitioned`. Keras' own code fetches the batches and loops.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any

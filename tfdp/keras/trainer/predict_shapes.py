@@ -6,8 +6,6 @@ numbers of rows in each process. Processes of which one knew more would run diff
 wait for each other.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The description, as JSON, of what must be alike on all ranks: a model and its arguments."""
 
-from __future__ import annotations
-
 import re
 import warnings
 import zlib

@@ -1,7 +1,5 @@
 """The comparison of the replicas' copies of a model's variables, at the end of each epoch."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Collectives of shares of different batches would wait for each other, or mix the
 stop `fit`, or set a learning rate, at any time, and ranks of which some have it alone would part.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

@@ -1,7 +1,5 @@
 """The hooks of Keras' trainer that build without a batch, and make steps one program."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any

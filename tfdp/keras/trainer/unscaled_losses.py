@@ -4,8 +4,6 @@ In a strategy's scope Keras divides a mean loss by the number of replicas, whose
 to be summed. Outside of `strategy.run` they are not: what runs there is one device's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -9,8 +9,6 @@ BatchNormalization sums, and one update may come after another. What needs a buc
 *set*.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence, Set
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Calls in a finished program of functions that watch it: they take tensors and give nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

@@ -6,8 +6,6 @@ that of each operation they need, through one that is not compiled. Those of a p
 function that XLA compiles, and no function needs, by way of others, what it gives.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence

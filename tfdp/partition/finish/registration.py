@@ -1,7 +1,5 @@
 """Programs of replicas as functions that TensorFlow can call, one for each local replica."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Mapping, Sequence
 

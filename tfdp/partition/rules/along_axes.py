@@ -1,7 +1,5 @@
 """Operations along axes that keep the examples apart where the axes are not the batch's."""
 
-from __future__ import annotations
-
 from tfdp.partition.rules.concatenation import fits, part
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.rules.rowwise import has_partials, linear_in

@@ -1,7 +1,5 @@
 """Tensors joined along an axis, and taken apart along one."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Products that are summed along axes: of matrices, and what `tf.einsum` writes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Sharded

@@ -1,7 +1,5 @@
 """Branches and loops: their functions are partitioned like the one that holds them."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any

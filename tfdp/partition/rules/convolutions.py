@@ -1,7 +1,5 @@
 """Convolutions, pooling, and what else is done with a batch of images."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

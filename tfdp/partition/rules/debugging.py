@@ -1,7 +1,5 @@
 """Operations by which TensorFlow watches a program: checks, summaries, and what is written down."""
 
-from __future__ import annotations
-
 from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Sharded
 from tfdp.partition.rules.reductions import meeting

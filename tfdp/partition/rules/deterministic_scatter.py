@@ -12,8 +12,6 @@ integers have no order. Sums of complex numbers have no such kernel, and product
 stay as they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Operations that compute each element of their result from one element of each operand."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ They are asked where all inputs are whole, too: zeros for each example, say, nee
 all examples. The whole is known as well, and made if something asks for it: nothing is sent.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any

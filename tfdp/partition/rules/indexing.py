@@ -1,7 +1,5 @@
 """Entries of tensors, taken by their indices."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Sharded

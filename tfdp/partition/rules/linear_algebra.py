@@ -1,7 +1,5 @@
 """Decompositions, inverses, solutions and transforms of many matrices, each by itself."""
 
-from __future__ import annotations
-
 from tfdp.partition.layouts import REPLICATED, Layout
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.rules.rowwise import on_aligned

@@ -1,7 +1,5 @@
 """Tensor lists: each replica has a list of its own, of its parts of the elements."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

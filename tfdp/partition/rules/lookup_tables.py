@@ -4,8 +4,6 @@ That a table is read is no effect: every replica reads for itself, as in `Lookup
 has no rule.
 """
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from tfdp.partition.layouts import REPLICATED, Sharded

@@ -1,7 +1,5 @@
 """A mean over the batch and its variance, from one sum."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tensorflow as tf

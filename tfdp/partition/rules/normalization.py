@@ -1,7 +1,5 @@
 """Biases, softmax and cross-entropy, and batch normalization in one operation."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Sharded

@@ -1,7 +1,5 @@
 """Optionals, in which branches leave for their gradients what only one of them has made."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from tfdp.partition.layouts import REPLICATED, Listed

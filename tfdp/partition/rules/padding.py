@@ -1,7 +1,5 @@
 """Padding, and the gradient of mirrored padding."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Calls in whose place each replica runs code of its own: see `per_replica_call`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tensorflow as tf

@@ -6,8 +6,6 @@ doi:10.1145/2063384.2063405), on CPUs and GPUs, compiled by XLA or not. A replic
 counter what the examples before its own use up.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
 

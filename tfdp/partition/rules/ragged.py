@@ -4,8 +4,6 @@ The splits are whole on all replicas, so that each knows how wide the whole batc
 of rows stand for splits each replica has those of its own values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 What is drawn is a function of the seed, so that each replica can make its own part of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tfdp.partition.emit.writer import Output

@@ -1,7 +1,5 @@
 """What rules of draws have in common: the cut that a shape asks for, and parts of what is drawn."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Recurrent layers in one operation, cuDNN's on GPUs: each example has a sequence of its own."""
 
-from __future__ import annotations
-
 from tfdp.partition.layouts import LOCAL, PARTIAL, Layout
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.rules.rowwise import on_rows

@@ -1,7 +1,5 @@
 """Reductions: within the examples each replica reduces its own; over the batch the results meet."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

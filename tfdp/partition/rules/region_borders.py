@@ -3,8 +3,6 @@
 See `marks`.
 """
 
-from __future__ import annotations
-
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED
 from tfdp.partition.marks import (
     BORDER,

@@ -1,7 +1,5 @@
 """Operations that give a tensor another shape: they carry the batch's axis along."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Sharded

@@ -1,7 +1,5 @@
 """Operations that treat each row, such as an example, on its own: which operands are cut."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

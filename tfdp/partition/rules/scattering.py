@@ -5,8 +5,6 @@ whose result is as long as a batch are computed whole: the summands would be lon
 are made of.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from tfdp.partition.emit.writer import Output

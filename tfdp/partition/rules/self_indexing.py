@@ -4,8 +4,6 @@ Their first coordinate counts the examples. What they index of a tensor that is 
 axis is a replica's own, so nothing is sent.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow as tf
 

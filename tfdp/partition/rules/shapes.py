@@ -1,7 +1,5 @@
 """Operations that only read the shapes of tensors: the sizes are those of the whole ones."""
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow as tf
 

@@ -1,7 +1,5 @@
 """What happens besides computing: it happens once, on the first replica, in the program's order."""
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow as tf
 

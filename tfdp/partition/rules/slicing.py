@@ -4,8 +4,6 @@ Along the axis that is cut a slice keeps the cut where it takes of every example
 all, whole blocks of all examples, or every n-th entry. Other axes are sliced as in the program.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -5,8 +5,6 @@ have rows are cut as that one is, and nothing but numbers of entries is sent. Wh
 certain that entries lie in a replica's own rows, the operation is computed whole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ That of a `tf.random.Generator` is a variable, of which each replica has an equa
 it alike. Other states are hidden in the operation: the first replica draws for all.
 """
 
-from __future__ import annotations
-
 from tfdp.partition.layouts import REPLICATED
 from tfdp.partition.rules.random_shards import asked_for, drawn_whole, sliced
 from tfdp.partition.rules.registry import Results, Step, rule

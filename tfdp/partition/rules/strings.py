@@ -4,8 +4,6 @@ A stand-in may be an empty text, where no example is at hand. Operations that re
 another one in its place, or are computed whole where a replica may have no examples.
 """
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from tfdp.partition.emit.writer import Output

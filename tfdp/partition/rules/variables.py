@@ -9,8 +9,6 @@ The layout of a variable's handle says how the copies make the value:
 - sharded: each replica's copy is its part, by a `sizes.FixedCut`, for good.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tfdp.partition.emit.writer import Output

@@ -1,7 +1,5 @@
 """The entries of small tensors that are put together, taken apart and put in another order."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The sizes of what is joined, taken apart, padded, or gathered from other tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

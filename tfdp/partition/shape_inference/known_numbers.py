@@ -4,8 +4,6 @@ Lengths are 0 or more, and whole numbers do not overflow where sizes are among t
 has so many entries. What does not follow from that is `UNKNOWN`.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias

@@ -1,7 +1,5 @@
 """The axes and the sizes of products that are summed along axes: of matrices, and `tf.einsum`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 

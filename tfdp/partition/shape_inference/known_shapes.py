@@ -4,8 +4,6 @@ They hold for any layout but that of values which are each replica's own: sizes 
 the whole tensor.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias

@@ -1,7 +1,5 @@
 """What slices take of the axes of a tensor, and the sizes of what they give."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any

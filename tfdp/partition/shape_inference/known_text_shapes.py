@@ -1,7 +1,5 @@
 """The sizes of what is made of texts and of ragged tensors, as far as they follow from others."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

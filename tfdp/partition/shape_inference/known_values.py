@@ -1,7 +1,5 @@
 """The values of small tensors of whole numbers, in terms of the lengths of batches."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ Each has the whole of what it is given, and takes its rows. The numbers travel w
 the program, where a process has one replica.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tensorflow as tf

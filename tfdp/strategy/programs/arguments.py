@@ -1,7 +1,5 @@
 """The arguments of a call of a partitioned function: what of them is cut, and what traces know."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

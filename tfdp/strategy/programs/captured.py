@@ -1,7 +1,5 @@
 """What a traced program captures from outside, as each local replica has it."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

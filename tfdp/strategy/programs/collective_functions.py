@@ -3,8 +3,6 @@
 They go the way of all collectives: by the strategy's engine, topology and buckets.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -4,8 +4,6 @@ Eagerly there is no program that another could be derived of. So every process d
 does, N times the work together, and is exact: all have the same batches and random states.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any

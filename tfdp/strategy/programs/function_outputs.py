@@ -1,7 +1,5 @@
 """What a traced function returns: the values of a call in its structure, not recorded by tapes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ replicas are inlined. All of its optimizers took three quarters of the time befo
 of a convolutional network on four replicas, and a step was no faster for them.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """The part of the strategy that runs programs which are written for one device."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Arguments that are whole tensors alone, and what tells them from others in a microsecond each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """The program of a replica, made of a trace for one way in which its arguments are sharded."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """The call of a partitioned program: every local replica runs it on its part of the batches."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """What partitioned programs need of a strategy: its scope, replicas, and agreement of processes."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """A program traced once, as on one device, of which the programs of replicas are made."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

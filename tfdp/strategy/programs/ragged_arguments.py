@@ -5,8 +5,6 @@ splits of ragged rows are few numbers, and a sparse tensor's indices count rows 
 first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """The rows of a call's arguments that each local replica is given, and those that it gives."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """What every replica computes on the whole batch, said once."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 

@@ -5,8 +5,6 @@ and shapes differ in their keys alone, which are arguments here; and what replic
 the device, and in the token that orders their collectives.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import weakref
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The calls of a traced program: which of its programs takes the arguments of each."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Sequence

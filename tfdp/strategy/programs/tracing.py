@@ -1,7 +1,5 @@
 """The context in which a program is traced as on one device, with the strategy's variables."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -5,8 +5,6 @@ what `tfdp.base.recording` says, by what `tfdp.partition.purposes` says that eac
 is for. A watch is a function that every local replica has of its own, for its buffers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Tested with jax and jaxlib 0.8.3, 0.10.2 and 0.11.2. `tests/strategy/xla/test_ja
 of them moves.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Container, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What JAX will find on this host, before it is asked, and who else takes it: GPUs above all."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import os

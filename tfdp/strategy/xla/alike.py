@@ -7,8 +7,6 @@ once for all calls of a shape. In the lowered module each call gives way to what
 the same operations, of which some stand elsewhere.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

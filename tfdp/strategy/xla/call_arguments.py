@@ -1,7 +1,5 @@
 """The arguments of calls of programs: what may be given, and what of it a program depends on."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What compiling a program has shown: collectives, transfers to the host, memory."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, NamedTuple
 

@@ -12,8 +12,6 @@ Seen with jaxlib 0.10.2 on CPU devices:
   that are left out. All of it is whole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

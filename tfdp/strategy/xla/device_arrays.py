@@ -1,7 +1,5 @@
 """Arrays between the host and the devices, of one process or of all."""
 
-from __future__ import annotations
-
 import random
 import zlib
 from collections.abc import Sequence

@@ -11,8 +11,6 @@ asks for it, and whoever writes it, or takes it to another program, notes in the
 place there is stale.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import weakref

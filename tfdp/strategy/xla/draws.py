@@ -11,8 +11,6 @@ compiler (jaxlib 0.10.2) makes of them are slow:
   rounds on all counters at a time, which are written here.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

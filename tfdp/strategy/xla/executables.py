@@ -1,7 +1,5 @@
 """A lowered program, compiled for a mesh of devices by XLA, which partitions it, and run there."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import time

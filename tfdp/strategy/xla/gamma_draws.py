@@ -1,7 +1,5 @@
 """Draws from gamma distributions, by operations that XLA has."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 # How many candidates are drawn for each number. One is rejected by a chance below 0.05, so all are

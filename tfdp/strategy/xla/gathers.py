@@ -6,8 +6,6 @@ such as norms, are computed of the parts. A loop is given its weights whole: gat
 would be in each of its rounds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 

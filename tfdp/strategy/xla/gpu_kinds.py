@@ -1,7 +1,5 @@
 """NVIDIA's GPUs as XLA's compiler is told of them, to compile for some that are not there."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

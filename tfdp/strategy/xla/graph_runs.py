@@ -4,8 +4,6 @@ The step is traced with the graph around it, once, as on one device. In its plac
 operation that calls the program, which is compiled for the shapes that batches then have.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What a program goes on with from call to call: the arrays that it has returned."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

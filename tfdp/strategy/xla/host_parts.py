@@ -11,8 +11,6 @@ but a batch. So a traced program is cut in two:
    what it uses of the host's part. Where a batch decides a size, it is compiled for each.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple

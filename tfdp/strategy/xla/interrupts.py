@@ -5,8 +5,6 @@ long call returns. One that raises there, as Ctrl-C does in a notebook, would lo
 returns: the new values of all variables, whose old ones the program has written over.
 """
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import signal

@@ -1,7 +1,5 @@
 """How the processes of a cluster join in JAX, by the cluster that tfdp knows."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

@@ -5,8 +5,6 @@ weight that is read in the loop is among it, and so are as many copies of it as 
 steps: of the LSTM of `benchmarks costs`, 64 of each kernel, 128 MiB. Keras on JAX keeps none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The lowering of a traced program of one device to StableHLO, by TensorFlow."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

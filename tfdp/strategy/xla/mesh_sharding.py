@@ -1,7 +1,5 @@
 """How arrays lie on the devices: batches cut along their rows, variables whole or cut as chosen."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ program computes. Joined they cost two copies, in the program. XLA takes longer 
 joins many at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 The module is parsed once, handed from pass to pass, and written once.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple

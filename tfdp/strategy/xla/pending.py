@@ -3,8 +3,6 @@
 JAX has no way to end such a wait: see `processes`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence

@@ -11,8 +11,6 @@ Convolutions have no other attribute for it; and for products alone a compiler n
 `dot_algorithm` that StableHLO can write.
 """
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Mapping
 from typing import Any

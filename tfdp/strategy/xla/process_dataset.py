@@ -1,7 +1,5 @@
 """The input of a process that reads its own rows of each batch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What images are as a projective transformation has them, by operations that XLA has."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import tensorflow as tf

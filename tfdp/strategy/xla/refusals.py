@@ -1,7 +1,5 @@
 """What cannot be a program of XLA, found before anything is compiled."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator, Sequence

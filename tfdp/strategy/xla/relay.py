@@ -5,8 +5,6 @@ options keeps it from that: recoverable tasks need the service, and of Python's 
 loss jaxlib cannot convert the argument. So the client is given a connection to its own process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -1,7 +1,5 @@
 """`strategy.run`: the step of a loop of one's own, which all devices run as one program."""
 
-from __future__ import annotations
-
 import dis
 import functools
 import logging

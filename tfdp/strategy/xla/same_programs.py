@@ -3,8 +3,6 @@
 Processes whose programs differ would wait for each other for ever, or train apart in silence.
 """
 
-from __future__ import annotations
-
 import hashlib
 import zlib
 

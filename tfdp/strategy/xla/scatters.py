@@ -5,8 +5,6 @@ number of 32 bits. Where they have 64 it aborts the process: "Check failed: Shap
 IsScalarWithElementType(value.shape(), primitive_type)".
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

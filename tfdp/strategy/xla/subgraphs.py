@@ -1,7 +1,5 @@
 """Some of the operations of a flattened program, written into another graph."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ zoom images, and no `StatelessRandomGammaV3`, of which `MixUp` and `CutMix` draw
 is lowered a function stands for each, in loops and branches, too, and in gradients.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

@@ -1,7 +1,5 @@
 """The warnings of programs that are compiled: one more, for idle devices, or for a long time."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading

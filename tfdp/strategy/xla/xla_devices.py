@@ -1,7 +1,5 @@
 """The devices that an `XLAStrategy` is given."""
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """The strategy for GPUs and TPUs that users make: `tfdp.XLAStrategy`."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The logical devices of the measured replicas."""
 
-from __future__ import annotations
-
 # The memory of one part, in MiB: a dozen processes of four parts fit on a large GPU.
 _GPU_PART = 2048
 

@@ -6,8 +6,6 @@
 `tfdp.tools.bench.on_host` brings each rank to its own.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """One run of `tfdp bench`: rounds of engines in turn, each in fresh processes."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import importlib.util

@@ -1,7 +1,5 @@
 """What was measured, shown and kept: tables, the picture, and the raw results in a JSON file."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

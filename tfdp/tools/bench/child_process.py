@@ -1,7 +1,5 @@
 """The run of a measurement in a child process that has a deadline."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

@@ -6,8 +6,6 @@
 only once, and so that no side profits from what another side has warmed up.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

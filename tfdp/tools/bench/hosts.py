@@ -4,8 +4,6 @@ Everything, the bridge included, is made inside namespaces. Nothing of the machi
 changes, and deleting the namespaces deletes all of it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """The run of a worker process that prints its measurements as JSON."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 

@@ -4,8 +4,6 @@ python -m tfdp.tools.bench.link_rate serve ADDRESS
 python -m tfdp.tools.bench.link_rate send ADDRESS PORT SECONDS
 """
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

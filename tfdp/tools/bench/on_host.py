@@ -6,8 +6,6 @@ runs `train.py` in four ranks, the first two in the namespace that is named firs
 the second. `tfdp.tools.bench.hosts` makes the namespaces.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

@@ -4,8 +4,6 @@ Each is imported where it is used, so that a rank of one does not load the other
 use them. The private names of Keras were tried with Keras 3.15.1.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

@@ -1,7 +1,5 @@
 """The medians, ranges and ratios of the times of two sides."""
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 from collections.abc import Sequence

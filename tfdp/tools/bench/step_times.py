@@ -1,7 +1,5 @@
 """The times at which the steps of a training begin and end."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The options of `tfdp check-gpu`."""
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 

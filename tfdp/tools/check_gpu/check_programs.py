@@ -1,7 +1,5 @@
 """Small Keras programs of five kinds, and the uneven batches on which they are trained."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import keras

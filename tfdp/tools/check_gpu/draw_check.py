@@ -1,7 +1,5 @@
 """Draws: replicas draw the numbers that one device draws for the whole batch, bit for bit."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 

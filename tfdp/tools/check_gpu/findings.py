@@ -1,7 +1,5 @@
 """What a stage finds, as its worker prints it, the command shows it and the file keeps it."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """`tfdp check-gpu`: its stages one after the other, whatever becomes of each."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import sys

@@ -3,8 +3,6 @@
 One rank needs one GPU. What goes wrong here is the installation's fault, not the network's.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping
 from typing import TypeAlias

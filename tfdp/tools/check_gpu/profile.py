@@ -3,8 +3,6 @@
 A copy to the host makes the host wait for all that the GPU was given before.
 """
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import pathlib

@@ -1,7 +1,5 @@
 """The promise: replicas train like one device, on parts of one GPU and on a GPU each."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from typing import Any

@@ -4,8 +4,6 @@ Each run has a process of its own. The sides take turns, so that a slow phase of
 all; when the time is over, what has run is compared.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import statistics
 import sys

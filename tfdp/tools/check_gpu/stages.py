@@ -1,7 +1,5 @@
 """The stages of the check, in their order: what each asks, and how long it may take."""
 
-from __future__ import annotations
-
 import dataclasses
 
 

@@ -1,7 +1,5 @@
 """The first stage: does TensorFlow see the devices, and do they compute?"""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -5,8 +5,6 @@
 What it is at goes to standard error, where it can be read if the process ends without an answer.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

@@ -4,8 +4,6 @@ It needs JAX's plugin alone of an accelerator: TensorFlow may be its build for C
 process of its own, and the sides of the times take turns.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import statistics
 import time

@@ -1,7 +1,5 @@
 """The devices of the replicas: GPUs if there are enough, else logical CPU devices."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 

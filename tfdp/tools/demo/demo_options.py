@@ -1,7 +1,5 @@
 """The options of `tfdp demo`."""
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 

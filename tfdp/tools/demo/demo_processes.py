@@ -1,7 +1,5 @@
 """The demo's second run in several processes: a cluster, whose result is read from a file."""
 
-from __future__ import annotations
-
 import contextlib
 import pathlib
 import pickle

@@ -6,8 +6,6 @@
 leaves.
 """
 
-from __future__ import annotations
-
 import hashlib
 import pathlib
 import pickle

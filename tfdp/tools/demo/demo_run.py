@@ -1,7 +1,5 @@
 """One run of the demo, from its options to its verdict."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The two sets of images of the demo and the benchmarks, split and scaled."""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import pathlib

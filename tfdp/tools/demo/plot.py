@@ -1,7 +1,5 @@
 """The curves of two training runs on top of each other."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Mapping
 from typing import Any

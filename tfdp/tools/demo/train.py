@@ -1,7 +1,5 @@
 """The demo's network and its training, on one device or under a strategy."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import statistics

@@ -1,7 +1,5 @@
 """The hints at what is wrong, each with its fix: pure functions of the ranks' facts."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 from collections.abc import Iterator, Sequence

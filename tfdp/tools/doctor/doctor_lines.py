@@ -3,8 +3,6 @@
 They are plain, so that a launcher's prefix does not break them.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 

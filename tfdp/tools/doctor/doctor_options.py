@@ -1,7 +1,5 @@
 """The options of `tfdp doctor`."""
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 

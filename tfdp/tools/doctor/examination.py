@@ -1,7 +1,5 @@
 """The examination of this installation and this cluster, from the options to the exit code."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

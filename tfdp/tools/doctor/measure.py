@@ -1,7 +1,5 @@
 """The checks that move bytes: a round trip between the processes, and all-reduces."""
 
-from __future__ import annotations
-
 import statistics
 import threading
 import time

@@ -1,7 +1,5 @@
 """The answers of `tfdp plan`: the curve, the best plans of the largest cluster, what limits it."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections.abc import Sequence

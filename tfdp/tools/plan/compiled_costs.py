@@ -1,7 +1,5 @@
 """A model's own step on a chip that need not be there, from what XLA compiles it to."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """A model's own step, timed on this machine: forward, backward, update, and the first of all."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import statistics

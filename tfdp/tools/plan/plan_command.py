@@ -1,7 +1,5 @@
 """The command: reads what is planned with, predicts, prints, and writes the page."""
 
-from __future__ import annotations
-
 from rich.console import Console
 
 from tfdp.tools.plan import plan_inputs as inputs_

@@ -1,7 +1,5 @@
 """The model that is planned for, built from what the command line names."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import pathlib

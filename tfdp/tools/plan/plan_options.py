@@ -1,7 +1,5 @@
 """The options of `tfdp plan`."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import pathlib

@@ -1,7 +1,5 @@
 """The page: everything that `tfdp plan` prints, and the scaling curve."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """The answers in lines: tables, verdicts and the arguments to use."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 

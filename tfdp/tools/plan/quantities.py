@@ -1,7 +1,5 @@
 """Rates, times and sizes as people write them: `25gbit`, `50us`, `8GB`."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

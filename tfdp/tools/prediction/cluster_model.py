@@ -1,7 +1,5 @@
 """The ranks of a cluster that is described: its hosts and the links between them."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from tfdp.topology import Links

@@ -1,7 +1,5 @@
 """The memory of a replica: weights, gradients, the optimizer's state, and what travels."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """A plan, and the prediction of its step: what is computed, sent and waited for."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

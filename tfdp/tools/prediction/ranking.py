@@ -1,7 +1,5 @@
 """The advice: plans by their predicted steps, what limits the best of them, and both in words."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence

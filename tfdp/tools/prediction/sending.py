@@ -1,7 +1,5 @@
 """What is sent for a bucket: the bytes of each compression, as patterns of the links."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What one replica computes in a step, and the gradients that come of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

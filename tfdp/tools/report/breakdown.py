@@ -1,7 +1,5 @@
 """The parts of a step's time, on each rank and over time."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import statistics

@@ -4,8 +4,6 @@ A drawing's units are pixels where it is as wide as :data:`WIDTH`, about a phone
 colours are classes of the page's style, by the names of series and parts.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

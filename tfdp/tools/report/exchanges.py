@@ -1,7 +1,5 @@
 """What a step exchanges, as tables of the page, from `explain.json` of a partitioned program."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

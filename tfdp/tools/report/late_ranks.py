@@ -1,7 +1,5 @@
 """The ranks that come last, and by how much: the rule of `base.stragglers`, over a whole run."""
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A log directory: its ranks' files and the manifest, and notes on what is missing."""
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 import re

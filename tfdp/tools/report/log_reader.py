@@ -1,7 +1,5 @@
 """The reader of a log's lines: their values, checked by the types of `tfdp.base.log_lines`."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """The pages of tools: a template of theirs in the layout of all, which loads nothing."""
 
-from __future__ import annotations
-
 import importlib.resources
 import re
 

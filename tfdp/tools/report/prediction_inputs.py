@@ -1,7 +1,5 @@
 """A run's logs as the prediction takes them: what a replica computes, and links as they were."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import math

@@ -1,7 +1,5 @@
 """One rank's file: its lines, checked, and its starts put together into one run."""
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The comparison of the rates of runs on several numbers of replicas."""
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The options of `tfdp report`."""
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 

@@ -1,7 +1,5 @@
 """The page: everything that a run's report says, put into the template, and written."""
 
-from __future__ import annotations
-
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence

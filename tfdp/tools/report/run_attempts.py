@@ -1,7 +1,5 @@
 """The attempts of a run that `tfdp run` has started, some of them again after a failure."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The charts of a run: learning, speed, parts of a step, waits, efficiency, optimizer, attempts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The rules for what to try next, each a pure function with its threshold, which the page shows."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import statistics

@@ -1,7 +1,5 @@
 """The numbers at the top of the report, and the curves: pure functions of the logs."""
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """What follows when the ranks of all nodes have ended: another attempt, or the run's end."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

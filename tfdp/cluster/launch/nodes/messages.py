@@ -11,8 +11,6 @@
 Both sides say `ALIVE` every few seconds. Who says nothing for `SILENT_SECONDS` counts as lost.
 """
 
-from __future__ import annotations
-
 import enum
 import hashlib
 import pathlib

@@ -1,7 +1,5 @@
 """One launcher's side of the rendezvous: it says what it has, and hears what to do."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import contextlib

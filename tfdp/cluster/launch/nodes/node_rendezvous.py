@@ -1,7 +1,5 @@
 """The rendezvous of launchers: it says when they start, with which ranks, and when they end."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import dataclasses

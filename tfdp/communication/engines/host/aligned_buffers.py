@@ -1,7 +1,5 @@
 """Buffers in host memory that TensorFlow takes without a copy, for they are aligned as it wants."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The protocol of what moves bytes between processes: MPI, or whatever sends and receives."""
 
-from __future__ import annotations
-
 from typing import Protocol, TypeVar
 
 import numpy as np

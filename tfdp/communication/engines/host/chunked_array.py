@@ -1,7 +1,5 @@
 """A rank's buffer in host memory while a schedule runs: its parts change without copies."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

@@ -4,8 +4,6 @@ A program yields requests and is resumed when they are done. What runs it may ru
 The programs of one rank's collective that run at the same time are its strands.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Generator, Sequence

@@ -1,7 +1,5 @@
 """The driver of collectives: polls their requests, in the caller's thread or in one of its own."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import os
