@@ -309,9 +309,9 @@ class ControlChannel:
                 return
             self._failure = error
             listeners = list(self._listeners)
+            if isinstance(error, RankLostError):
+                tell(lost_rank=error.rank)  # before one who waits ends by it
             self._changed.notify_all()
-        if isinstance(error, RankLostError):
-            tell(lost_rank=error.rank)
         for listener in listeners:
             listener(error)
 

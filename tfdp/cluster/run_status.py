@@ -10,6 +10,7 @@ kill. A rank that is alone tells the launcher that it lives: no other rank would
 
 import contextlib
 import dataclasses
+import fcntl
 import json
 import mmap
 import os
@@ -23,6 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tfdp.base import hooks
+from tfdp.errors import RankLostError
 
 STATUS_VARIABLE = "TFDP_RUN_STATUS"
 _STATUS, _STEPS, _ALIVE = "status", "steps", "alive"
@@ -31,7 +33,7 @@ _STEPS_FORMAT = struct.Struct("=qqq")  # the first, the last, and how many point
 _BEAT_SECONDS = 1.0
 
 _beating = False  # whether a thread of this process tells that it lives
-_telling = threading.Lock()  # of the threads that change the status
+_teller: int | None = None  # the process that has told of its status
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,17 +75,30 @@ def tell(environ: Mapping[str, str] = os.environ, **changes: bool | str | int | 
     if path is None:
         return
     if environ is os.environ:
+        global _teller
+        _teller = os.getpid()
         hooks.put(sys, "excepthook", _uncaught)
-    with _telling, contextlib.suppress(OSError):  # the launcher is gone
-        before = _read(path)
-        settled = before.error is not None
-        for name in ("error", "lost_rank"):
-            if settled or getattr(before, name) is not None:
-                changes.pop(name, None)
-        status = dataclasses.replace(before, **changes)  # type: ignore[arg-type]
-        new = path.with_name(f"{path.name}.new")
-        new.write_text(json.dumps(dataclasses.asdict(status)), encoding="utf-8")
-        new.replace(path)
+    try:
+        # Of all threads and processes of the rank: what it has started is given its environment.
+        with open(path.with_name(f"{path.name}.lock"), "wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            before = _read(path)
+            settled = before.error is not None
+            for name in ("error", "lost_rank"):
+                if settled or getattr(before, name) is not None:
+                    changes.pop(name, None)
+            status = dataclasses.replace(before, **changes)  # type: ignore[arg-type]
+            new = path.with_name(f"{path.name}.new")
+            new.write_text(json.dumps(dataclasses.asdict(status)), encoding="utf-8")
+            new.replace(path)
+    except FileNotFoundError:
+        pass  # the launcher is gone
+    except OSError as error:
+        print(
+            f"tfdp: this rank must tell `tfdp run` of {', '.join(changes)} in {path}, and cannot: "
+            f"{error}. Make room there; what `tfdp run` says of the end may be wrong.",
+            file=sys.stderr,
+        )
 
 
 def told(folder: str, rank: int) -> RankStatus:
@@ -99,13 +114,15 @@ def ranks_without_strategy(folder: str, ranks: Iterable[int]) -> list[int]:
 def _read(path: pathlib.Path) -> RankStatus:
     try:
         return RankStatus(**json.loads(path.read_bytes()))
-    except FileNotFoundError:
+    except (OSError, ValueError, TypeError):
         return RankStatus()
 
 
 def _uncaught(original: Callable[..., Any], kind: Any, value: Any, trace: Any) -> None:
-    """Tells the launcher of the error that ends this rank."""
-    tell(error="".join(traceback.format_exception(kind, value, trace)))
+    """Tells the launcher of the error that ends this rank; a process that it forked is none."""
+    if os.getpid() == _teller:
+        error = "".join(traceback.format_exception(kind, value, trace))
+        tell(error=error, lost_rank=value.rank if isinstance(value, RankLostError) else None)
     original(kind, value, trace)
 
 

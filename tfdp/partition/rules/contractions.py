@@ -35,7 +35,7 @@ def contract(step: Step, terms: Sequence[Sequence[Label]], result: Sequence[Labe
     if label is None or (label not in result and not can_be_summed(step.op.outputs[0].dtype)):
         return None
     places = {index: term.index(label) for index, term in enumerate(terms) if label in term}
-    found = on_rows(step, places, broadcast=isinstance(label, int))
+    found = on_rows(step, places, broadcast=places if isinstance(label, int) else ())
     if found is None:
         return None
     cut, operands = found

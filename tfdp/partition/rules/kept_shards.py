@@ -29,7 +29,7 @@ class KeptShard:
       types: The types of the operations.
       operands: Those that have the axis, others are replicated; None: all, broadcast together.
       mixed: The axes of the first of them that are mixed; None: all but the first.
-      broadcast: Whether one of `operands` may have one row for all.
+      broadcast: Those of `operands` that may have one row for all.
       drops: Whether the result lacks the mixed axes, unless the operation is told to keep them.
       linear: The operand that results are partial with; None: partials are summed before.
       accepts: By operand what an operation accepts where there are no examples.
@@ -39,7 +39,7 @@ class KeptShard:
     types: str
     operands: Sequence[int] | None = (0,)
     mixed: Mixed | None = None
-    broadcast: bool = False
+    broadcast: Collection[int] = ()
     drops: bool = False
     linear: int | None = None
     accepts: Mapping[int, str | int] = dataclasses.field(default_factory=dict)
@@ -129,7 +129,7 @@ TABLE = [
         unless="include_batch_in_index",
     ),
     KeptShard(
-        "ImageProjectiveTransformV2 ImageProjectiveTransformV3", operands=(0, 1), broadcast=True
+        "ImageProjectiveTransformV2 ImageProjectiveTransformV3", operands=(0, 1), broadcast=(1,)
     ),
     KeptShard("CropAndResize", operands=(1, 2)),  # boxes of any images, which are gathered
     KeptShard("Conv", mixed=_below_batches),
@@ -139,7 +139,7 @@ TABLE = [
     KeptShard("BiasAdd BiasAddV1", mixed=channel_axes),
     KeptShard("LogSoftmax NthElement Softmax TopKV2", mixed=1),
     KeptShard("InTopK InTopKV2 SparseSoftmaxCrossEntropyWithLogits", operands=(0, 1)),
-    KeptShard("SoftmaxCrossEntropyWithLogits", operands=(0, 1), broadcast=True),
+    KeptShard("SoftmaxCrossEntropyWithLogits", operands=(0, 1), broadcast=(0, 1)),
     # ---- along axes
     KeptShard("Cumsum ReverseV2 Roll", mixed=_named, linear=0),
     KeptShard("Cumprod CumulativeLogsumexp", mixed=_named),

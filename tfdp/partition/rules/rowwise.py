@@ -1,7 +1,7 @@
 """Operations that treat each row, such as an example, on its own: which operands are cut."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -65,12 +65,12 @@ def on_aligned(step: Step, mixed: int = 0) -> tuple[Sharded, list[Output]] | Non
         return None
     axes = {index: shard.axis - rank + own for index, own in enumerate(ranks)}
     places = {index: axis for index, axis in axes.items() if axis >= 0}
-    found = on_rows(step, places, broadcast=True)
+    found = on_rows(step, places, broadcast=places)
     return None if found is None else (shard, found[1])
 
 
 def on_rows(
-    step: Step, places: Mapping[int, int], broadcast: bool = False
+    step: Step, places: Mapping[int, int], broadcast: Collection[int] = ()
 ) -> tuple[Sharded, list[Output]] | None:
     """Returns the cut of the largest operand with rows, and what a replica gives for each operand.
 
@@ -80,7 +80,7 @@ def on_rows(
     Args:
       step: The operation.
       places: The operands with rows: of the number of each the axis of the rows.
-      broadcast: Whether an operand may have one row for all.
+      broadcast: The operands that may have one row for all.
 
     Returns:
       The cut and the operands; None, before anything is written, if no operand is cut along its
@@ -104,7 +104,7 @@ def on_rows(
         if layout.axis >= tensor.rank:
             return None
         size = tensor.dim(layout.axis)
-        if broadcast and size == 1:
+        if index in broadcast and size == 1:
             alone.add(index)
         elif size != layout.length:
             return None

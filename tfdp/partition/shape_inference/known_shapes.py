@@ -5,6 +5,7 @@ the whole tensor.
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -222,9 +223,16 @@ def _elementwise(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
     if len(ranks) < len(inputs):
         return None
     shape = elementwise_shape(op.type, inputs, max(ranks))
-    if op.attr("incompatible_shape_error") is False and None in shape:
+    if op.attr("incompatible_shape_error") is False and not _surely_fit(inputs, shape):
         return None  # `x == y` is one truth value where shapes do not fit
     return [shape]
+
+
+def _surely_fit(inputs: Sequence[Tensor], shape: Sequence[SizeLike | None]) -> bool:
+    """Whether operands are known to broadcast: sizes that are not 1 are the same of all."""
+    from_last = (reversed(tensor.shape or ()) for tensor in inputs)
+    by_axis = itertools.zip_longest(*from_last, fillvalue=1)
+    return None not in shape and all(len({*sizes} - {1}) <= 1 for sizes in by_axis)
 
 
 for _at, _types in _LIKE.items():
