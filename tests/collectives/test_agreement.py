@@ -10,7 +10,7 @@ import pytest
 
 from tfdp.collectives.agreement import Agreement
 from tfdp.engines.sequence import Call, Sequences
-from tfdp.errors import CollectiveMismatchError, CollectiveTimeoutError
+from tfdp.errors import CollectiveMismatchError, CollectiveTimeoutError, RankLostError
 
 EVERYONE = (0, 1)
 
@@ -70,6 +70,34 @@ def test_different_traces_are_named_on_both_ranks(mine, theirs, number):
             assert f"Rank {rank}: every rank must issue" in str(error)
             assert f"number {number + 1} is " in str(error)
             assert "'mine' of rank 0" in str(error) and "'theirs' of rank 1" in str(error)
+
+
+@pytest.mark.parametrize("reach", ["collectives", "a program"])
+def test_a_rank_names_what_differs_though_the_other_has_ended_by_then(reach, monkeypatch):
+    with meeting.boards(2, timeout_seconds=5.0) as boards:
+        first, second = agreements(boards)
+        sent = boards[0]._send
+
+        def send_and_lose(*arguments, **named):
+            """The other rank reads this and ends with its own error, before this rank goes on."""
+            sent(*arguments, **named)
+            boards[0]._failed(RankLostError("lost rank 1"))
+
+        def attempt(agreement, rank):
+            if reach == "a program":
+                agreement.reach_program([f"Sin#{rank}"], "f", str)
+            else:
+                agreement.reach(traced(rank, (9,), (rank + 1,)), "f")
+
+        def own():
+            deadline = time.monotonic() + 5.0
+            while len(boards[0]._posts) < 2 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            monkeypatch.setattr(boards[0], "_send", send_and_lose)
+            attempt(first, 0)
+
+        for error in meeting.on_all(own, lambda: attempt(second, 1)):
+            assert isinstance(error, CollectiveMismatchError), error
 
 
 def test_a_rank_that_traces_nothing_is_named_at_the_deadline():

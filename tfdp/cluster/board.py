@@ -14,18 +14,13 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from tfdp import errors
 from tfdp.cluster import threads, wire
 from tfdp.cluster.connections import Connections
-from tfdp.errors import (
-    LOST_RANK_MARK,
-    CollectiveMismatchError,
-    CollectiveTimeoutError,
-    RankLostError,
-    RankMismatchError,
-)
+from tfdp.errors import LOST_RANK_MARK, CollectiveTimeoutError, RankLostError
 from tfdp.words import ranks_in_words
 
 # Numbers of collectives begin above all that TensorFlow and single-process strategies count.
@@ -34,10 +29,7 @@ _FIRST_NUMBER = 1 << 28
 # The time that a rank which ends waits for the others to read its goodbye.
 _GOODBYE_SECONDS = 2.0
 
-_KINDS: dict[str, type[Exception]] = {
-    cls.__name__: cls
-    for cls in (CollectiveMismatchError, CollectiveTimeoutError, RankLostError, RankMismatchError)
-}
+_KINDS = {name: cls for name, cls in vars(errors).items() if name.endswith("Error")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,9 +86,14 @@ class Board:
 
     def post(self, key: str, value: Any = None, payload: bytes = b"") -> None:
         """Posts `value` (JSON) and `payload` under `key` on all boards, in this rank's name."""
+        self.post_together({key: value}, payload)
+
+    def post_together(self, values: Mapping[str, Any], payload: bytes = b"") -> None:
+        """Posts the values under their keys: all of them or, after a failure, none."""
         self._raise_failure()
-        self._keep(self.rank, key, Post(value, payload))
-        self._send({"type": "post", "from": self.rank, "key": key, "value": value}, payload)
+        for key, value in values.items():
+            self._keep(self.rank, key, Post(value, payload))
+            self._send({"type": "post", "from": self.rank, "key": key, "value": value}, payload)
 
     def post_on_first(self, key: str, payload: bytes) -> None:
         """Posts `payload` under `key` on rank 0's board alone."""

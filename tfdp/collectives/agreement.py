@@ -65,6 +65,7 @@ class Agreement:
           CollectiveTimeoutError: Another process traces nothing.
         """
         waiting = []
+        posts: dict[str, object] = {}
         for group in sequences.groups():
             members = sorted({rank // self._local_size for rank in group})
             if members == [self._board.rank]:
@@ -76,9 +77,10 @@ class Agreement:
             if key in self._agreed:
                 continue
             trial = f"{self._prefix} traces {group}"
-            self._post(trial, key, {"calls": calls, "function": function})
+            posts |= self._posts(trial, key, {"calls": calls, "function": function})
             differ = functools.partial(self._collectives_differ, calls, function)
             waiting.append((trial, key, members, differ))
+        self._board.post_together(posts)
         for trial, key, members, differ in waiting:
             self._wait(trial, key, members, function, differ)
 
@@ -101,18 +103,22 @@ class Agreement:
         if key in self._agreed:
             return
         trial = f"{self._prefix} traces a program"
-        self._post(trial, key, {"operations": list(operations), "function": function})
+        posts = self._posts(trial, key, {"operations": list(operations), "function": function})
+        self._board.post_together(posts)
         differ = functools.partial(self._programs_differ, operations, function, described)
         self._wait(trial, key, range(self._board.world_size), function, differ)
 
-    def _post(self, trial: str, key: str, value: dict[str, object]) -> None:
-        """Tells the others, once for as many refusals, what this process has traced."""
+    def _posts(self, trial: str, key: str, value: dict[str, object]) -> dict[str, object]:
+        """Returns what tells the others, once for as many refusals, what this process has traced.
+
+        They go together: a rank that reads the first may end with an error before the second.
+        """
         threads.note()
         trial, key = self._after_refusals(trial, key)
-        if key not in self._posted:
-            self._board.post(trial, {"key": key, **value})
-            self._board.post(key)
-            self._posted.add(key)
+        if key in self._posted:
+            return {}
+        self._posted.add(key)
+        return {trial: {"key": key, **value}, key: None}
 
     def _wait(
         self,
