@@ -6,6 +6,8 @@ missing or null. The types say what a reader takes: a `Count` is a whole number 
 use.
 """
 
+from __future__ import annotations  # the reader takes a field's type by its name here
+
 import dataclasses
 from collections.abc import Mapping
 

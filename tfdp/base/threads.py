@@ -25,11 +25,7 @@ def note() -> None:
 
 
 def hint() -> str:
-    """Returns what to add to an error that ranks differ; nothing where the main thread is alone.
-
-    >>> hint()
-    ''
-    """
+    """Returns what to add to an error that ranks differ; nothing where the main thread is alone."""
     note()
     with _lock:
         if _names == [threading.main_thread().name]:

@@ -91,7 +91,8 @@ class ControlChannel:
 
     def post_together(self, values: Mapping[str, Any], payload: bytes = b"") -> None:
         """Posts the values under their keys: all of them or, after a failure, none."""
-        self._raise_failure()
+        if values:
+            self._raise_failure()
         for key, value in values.items():
             self._keep(self.rank, key, Post(value, payload))
             self._send({"type": "post", "from": self.rank, "key": key, "value": value}, payload)

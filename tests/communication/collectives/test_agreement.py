@@ -100,6 +100,22 @@ def test_a_rank_names_what_differs_though_the_other_has_ended_by_then(reach, mon
             assert isinstance(error, CollectiveMismatchError), error
 
 
+def test_what_was_told_before_is_compared_before_a_lost_rank_is_named():
+    with meeting.boards(2, timeout_seconds=0.2) as boards:
+        first, second = agreements(boards)
+        with pytest.raises(CollectiveTimeoutError):
+            first.reach(traced(0, (9,)), "f")  # the other has traced nothing yet
+        with pytest.raises(CollectiveMismatchError):
+            second.reach(traced(1, (8,)), "g")
+        deadline = time.monotonic() + 5.0
+        while not any(1 in by_rank for by_rank in boards[0]._posts.values()):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        boards[0]._failed(RankLostError("lost rank 1"))
+        with pytest.raises(CollectiveMismatchError):
+            first.reach(traced(0, (9,)), "f")
+
+
 def test_a_rank_that_traces_nothing_is_named_at_the_deadline():
     with meeting.boards(2, timeout_seconds=0.5) as boards:
         first, _ = agreements(boards)

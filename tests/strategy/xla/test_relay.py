@@ -31,8 +31,9 @@ def connected():
             host, port = address.split(":")
             client = socket.create_connection((host, int(port)))
             service, _ = listener.accept()
-            client.sendall(b"hello")
-            assert received(service, 5) == b"hello"
+            for source, target in ((client, service), (service, client)):  # both threads run
+                source.sendall(b"hello")
+                assert received(target, 5) == b"hello"
         yield client, service, all_threads() - before
     for each in (client, service):
         each.close()
