@@ -111,7 +111,7 @@ def test_a_pipeline_tells_source_content_and_options():
     assert found["examples"] == 6
     assert found["checksum"] == fingerprint_arrays({"0": ARRAY})["checksum"]
     assert found["options"]["seed"] == 5
-    assert found["options"]["map_fn"].endswith("test_fingerprints.augment")
+    assert found["options"]["map_fn"].endswith("test_data_fingerprints.augment")
     assert found["options"]["global_batch_size"] == 2
     other = fingerprint(tfdp.data.pipeline(changed(), 2, seed=5, map_fn=augment))
     assert other["checksum"] != found["checksum"]

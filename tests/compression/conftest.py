@@ -9,6 +9,7 @@ import tensorflow as tf
 from replica_functions import DEVICES, devices, on_replicas
 
 from tfdp import topology
+from tfdp.base import recording
 from tfdp.communication.collectives import Reducer
 from tfdp.communication.engines import TensorFlowEngine
 from tfdp.compression import Bucket
@@ -37,12 +38,12 @@ def sums_on(on_replicas):
     def make(compression, replicas, shapes, hosts=None, cuts=None):
         told = {}
 
-        class Watch:
+        class Tap:
             def __init__(self, rank):
                 self.rank = rank
 
             def bucket(self, inputs, sums, bytes_sent):
-                told[self.rank] = told.get(self.rank, 0) + bytes_sent
+                told[self.rank] = told.get(self.rank, 0) + bytes_sent()
 
         engine = TensorFlowEngine(DEVICES[:replicas])
         reducer = Reducer(engine, topology.Native(), hosts or [0] * replicas, 2**30)
@@ -81,7 +82,8 @@ def sums_on(on_replicas):
             told.pop(rank, None)
             gradients = [variable[rank] for variable in given]
             sizes = [compression.payload_bytes(shape) for shape in shapes]
-            sums = reducer.sum_by(compress, gradients, sizes, rank, Watch(rank))
+            with recording.tapped(Tap(rank)):
+                sums = reducer.sum_by(compress, gradients, sizes, rank)
             own = [outcome[index][0] for index in range(count)]
             slots = [outcome[i][1][name] for i in range(count) for name in names[i]]
             return sums, own, slots, tf.cast(told[rank], tf.float64)

@@ -31,7 +31,7 @@ def answers(monkeypatch):
     monkeypatch.setattr(
         gpu_check, "_between_processes", lambda *_: gpu_check.StageFinding("works", "")
     )
-    for several in (gpu_check.speed, gpu_check.xla):
+    for several in (gpu_check.speed, gpu_check.xla_check):
         monkeypatch.setattr(several, "compared", lambda *_: gpu_check.StageFinding("works", ""))
     monkeypatch.setattr(machine, "tensorflow_is_for_cpus", lambda: False)
     return found

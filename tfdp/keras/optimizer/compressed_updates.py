@@ -102,7 +102,7 @@ class CompressedUpdates(Compressed):
 
         def sums(step: ReplicaStep, values: list[Value], are_own: list[bool]) -> list[Value]:
             update = tf.cast(values.pop(), tf.int32)
-            own = [index for index, is_own in enumerate(are_own) if is_own]
+            own = [index for index in range(len(values)) if are_own[index]]
             check_momentum(step, variables, values, own)
             with recording.watching_buckets():
                 totals = summed(

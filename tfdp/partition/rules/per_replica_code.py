@@ -60,6 +60,8 @@ def _known(step: Step, tensor: Tensor) -> Output:
 def _partials(step: Step, values: Sequence[Tensor]) -> list[Output] | None:
     """Returns what a replica holds of one value, if that is its summand."""
     first, *others = values
+    if step.program.num_replicas == 1 and all(each.layout == REPLICATED for each in values):
+        return [each.local for each in values]  # a sum of one summand
     if not others:
         return [first.local] if first.layout == PARTIAL else None
     if first.sharded is None or first.layout != others[0].layout:

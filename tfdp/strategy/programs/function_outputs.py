@@ -21,7 +21,9 @@ class FunctionOutputs:
         leaves = tf.nest.flatten(structure, expand_composites=True)
         self._leaves = [(leaf, tf.is_tensor(leaf)) for leaf in leaves]
         # Logs of a step are packed in each: at once.
-        is_flat = type(structure) is dict and all(map(tf.is_tensor, structure.values()))
+        is_flat = type(structure) is dict and all(
+            isinstance(value, tf.Tensor) for value in structure.values()
+        )
         self._names = list(structure) if is_flat else None
 
     def packed(self, values: Sequence[Any]) -> Any:

@@ -33,6 +33,8 @@ class AbstractOneDeviceFunction(abc.ABC):
         """Returns the method of an object, as a decorated function in a class is asked for."""
         if owner is None:
             return self
+        if not type(owner).__weakrefoffset__:  # it is an argument as others are
+            return _Method(owner, self, (owner,))
         # Objects that are equal have variables of their own.
         if id(owner) not in self._methods:
             function, reference = self.python_function, weakref.ref(owner)
@@ -67,14 +69,34 @@ class AbstractOneDeviceFunction(abc.ABC):
 
 
 class _Method:
-    """A method, which has its object live while it is called; all else is the function's."""
+    """A method, which has its object live while it is called; all else is the function's.
 
-    def __init__(self, owner: Any, function: AbstractOneDeviceFunction) -> None:
-        self._owner, self._function = owner, function
+    Args:
+      owner: The object.
+      function: The function that is called.
+      first: What it is given before the arguments of a call.
+    """
+
+    def __init__(
+        self, owner: Any, function: AbstractOneDeviceFunction, first: tuple[Any, ...] = ()
+    ) -> None:
+        self._owner, self._function, self._first = owner, function, first
+        functools.update_wrapper(self, function, updated=())
+
+    def __eq__(self, other: object) -> bool:
+        # A function that is given the method is traced once for each object.
+        return (
+            isinstance(other, _Method)
+            and self._owner is other._owner
+            and self._function is other._function
+        )
+
+    def __hash__(self) -> int:
+        return hash((id(self._owner), self._function))
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._function(*args, **kwargs)
+        return self._function(*self._first, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._function, name)
