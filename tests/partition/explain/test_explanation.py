@@ -136,7 +136,10 @@ def test_one_replica_exchanges_nothing():
     explanation = explain(program(everything, ROWS, replicas=1))
     assert explanation.collectives == () and explanation.bytes_sent == explanation.chain == 0
     assert "A step on 1 replica has 0 collectives. " in explanation.text()
-    assert "It gathers nothing more, and" in " ".join(explanation.text().split())
+    assert not explanation.whole and not explanation.share.amount.operations
+    text = " ".join(explanation.text().split())
+    assert "No operation is computed whole. Of 19 operations (1 product), the replica" in text
+    assert "own share" not in text
 
 
 def test_the_file_holds_what_the_text_says(made, tmp_path):

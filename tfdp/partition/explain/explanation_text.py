@@ -79,9 +79,14 @@ def summary(explanation: Explanation) -> list[str]:
             f"{explanation.undivided} of {count(explanation.total.products, 'product')} "
             f"{'is' if explanation.undivided == 1 else 'are'} not divided."
         )
+    where = (
+        "the replica computes all"
+        if explanation.replicas == 1
+        else f"{_bare(explanation.share.amount)} are computed on each replica's own share of the "
+        "batch"
+    )
     found.append(
-        f"Of {amount(explanation.total)}, {_bare(explanation.share.amount)} are computed on each "
-        "replica's own share of the batch. Products are matrix products and convolutions."
+        f"Of {amount(explanation.total)}, {where}. Products are matrix products and convolutions."
     )
     return found
 
@@ -200,6 +205,8 @@ def _local(explanation: Explanation) -> Iterator[str]:
         ("on each replica's own share of the batch", explanation.share),
         ("alike on every replica, of what all have, such as weights", explanation.everywhere),
     ]
+    if explanation.replicas == 1:
+        groups = [("on the replica", explanation.everywhere)]
     for where, group in groups:
         yield ""
         types = f": {_types(group)}" if group.types else ""
