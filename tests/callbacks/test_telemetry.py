@@ -172,6 +172,57 @@ def test_examples_are_those_of_all_replicas_in_a_short_batch_too(tmp_path):
         assert step["examples_per_second"] == pytest.approx(rate, rel=1e-3)
 
 
+class OneWeight(keras.Model):
+    """Trains on the mean row of its data, of any kind."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = self.add_weight(shape=(), initializer="ones")
+        self.built = True
+
+    def train_step(self, data):
+        (rows, *_) = data
+        _, rows = rows if isinstance(rows, tuple) else (None, rows)
+        total = tf.sparse.reduce_sum if isinstance(rows, tf.SparseTensor) else tf.reduce_sum
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(total(rows, axis=-1)) * self.weight
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        return {"loss": loss}
+
+
+ROWS = tf.ragged.constant([[1.0, 2.0, 3.0], [4.0], [5.0, 6.0, 7.0, 8.0], [9.0, 1.0], [2.0]])
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize(
+    "of_rows",
+    [
+        lambda rows, y: (rows, y),
+        lambda rows, y: (rows.to_sparse(), y),
+        lambda rows, y: ((tf.constant(1.0), rows.to_tensor(shape=[None, 4])), y),
+    ],
+    ids=["ragged", "sparse", "after a scalar"],
+)
+def test_examples_are_rows_of_what_has_rows(tmp_path, of_rows, replicas):
+    data = tf.data.Dataset.from_tensor_slices((ROWS, tf.zeros([5]))).batch(2).map(of_rows)
+    model, (*told,) = fit(
+        tmp_path,
+        replicas,
+        build=lambda: compiled(OneWeight()),
+        data=lambda *_: data,
+    )
+    assert [line["examples"] for line in told] == [2, 2, 1]
+    alone = compiled(OneWeight())
+    alone.fit(data, verbose=0)
+    np.testing.assert_allclose(float(model.weight), float(alone.weight), rtol=1e-6)
+
+
+def compiled(model):
+    model.compile(keras.optimizers.SGD(0.01))
+    return model
+
+
 def test_an_execution_of_several_steps_is_one_line(tmp_path):
     _, steps = fit(tmp_path, compiled={"steps_per_execution": 3})
     assert [step["steps"] for step in steps] == [3, 2]
