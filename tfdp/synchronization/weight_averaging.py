@@ -1,4 +1,4 @@
-"""What every synchronization has: the length of its rounds, and what ends one."""
+"""The base of all synchronizations: the length of rounds, and what ends one."""
 
 import abc
 from typing import Any, ClassVar

@@ -1,4 +1,4 @@
-"""What is sent in place of gradients, noted so that its bytes can be counted, and packed."""
+"""The payloads that travel in place of gradients: recorded, so that bytes can be counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step exchanges, and why: an account of a program for who wrote the step."""
+"""The exchanges of a step and their reasons: a report for the step's author."""
 
 from __future__ import annotations
 

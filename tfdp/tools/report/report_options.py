@@ -17,7 +17,7 @@ class ReportOptions:
     'logs/report.html'
     """
 
-    log_dir: pathlib.Path = option(REQUIRED, "the log directory", flags=("LOG_DIR",))
+    log_dir: pathlib.Path = option(REQUIRED, "what to report on", flags=("LOG_DIR",))
     output: pathlib.Path | None = option(
         None,
         "where to write the page (LOG_DIR/report.html)",
