@@ -1,4 +1,4 @@
-"""The payloads that travel in place of gradients: recorded, so that bytes can be counted."""
+"""What is sent in place of gradients, noted so that its bytes can be counted, and packed."""
 
 from __future__ import annotations
 
