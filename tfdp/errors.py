@@ -47,7 +47,7 @@ class CollectiveMismatchError(RuntimeError):
 
 
 class ScopeError(RuntimeError):
-    """An object was made in another scope than the one that it is used in.
+    """A program uses an object in another scope than the one that it was made in.
 
     >>> import tfdp
     >>> one = tfdp.DataParallelStrategy(devices=["CPU:0"])
@@ -64,10 +64,10 @@ class ScopeError(RuntimeError):
 
 
 class GradientError(ValueError):
-    """A gradient is asked for, or used, where it is not that of the whole batch.
+    """A program asks for, or uses, a gradient that is not that of the whole batch.
 
-    A tape outside of a partitioned function goes back through it; or what a compression gives
-    momentum would pass it by. The message says what to write instead.
+    A tape outside of a partitioned function differentiates through it; or a gradient would bypass
+    a compression that computes the momentum. The message says what to write instead.
 
     >>> import tensorflow as tf, tfdp
     >>> strategy = tfdp.DataParallelStrategy(devices=["CPU:0", "CPU:1"])
@@ -103,9 +103,9 @@ class HookError(RuntimeError):
 
 
 class PartitionError(ValueError):
-    """A program cannot be made into one of replicas.
+    """A program of one device cannot be partitioned for replicas.
 
-    It names the operation and the line of the program that made it.
+    The message names the operation and the line of the program that made it.
 
     >>> import tensorflow as tf
     >>> import tfdp
@@ -168,7 +168,7 @@ class RankLostError(RuntimeError):
 
 
 class CollectiveTimeoutError(RuntimeError):
-    """A rank did not take part in a collective, or did not send what was asked, in time.
+    """A rank did not take part in a collective, or did not answer a message, in time.
 
     Here one process plays the first of two ranks, and the other says nothing:
 
@@ -190,7 +190,7 @@ class CollectiveTimeoutError(RuntimeError):
 
 
 class RankMismatchError(RuntimeError):
-    """A variable, an option, a version or the like differs between ranks that must have it alike.
+    """A variable, an option, a version or the like differs between ranks, and must not.
 
     Here one process plays two ranks; the error of one of them ends the waits of both:
 

@@ -1,4 +1,4 @@
-"""The one rule by which a batch is cut: into runs of examples, of which the first take the rest.
+"""The one rule by which a batch is sharded: runs of examples, of which the first take the rest.
 
 Of `size` examples each of `n` replicas takes `size // n`, and the first `size % n` replicas take
 one more. The formulas use `+ - * // %` alone, so one text holds for Python's numbers, for NumPy

@@ -1,4 +1,4 @@
-"""Which part of a variable each rank holds, or of what is kept for it. Pure Python."""
+"""The shard of a variable, or of its optimizer state, that each rank holds. Pure Python."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""Keras callbacks that report what only tfdp, the data or the optimizer knows.
+"""Keras callbacks for checkpoints, telemetry, the wait for input and the loss scale.
 
 Importing this package loads neither TensorFlow nor Keras.
 """

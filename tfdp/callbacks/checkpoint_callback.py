@@ -23,55 +23,55 @@ from tfdp.communication.replicas import compiler_of, processes_of, replicas_of, 
 
 
 class Checkpoint(keras.callbacks.Callback):
-    """Keeps all that decides the next step, and goes on from there when `fit` is called again.
+    """Saves everything that decides the next step; a later `fit` continues from there.
 
-    The same script, started again after a kill at any moment, ends with the bits of a training that
-    was never disturbed; on another number of replicas within rounding. Begin anew by deleting the
-    folder, or give another.
+    If you start the same script again after a kill at any moment, it ends with the bits of an
+    undisturbed training; on another number of replicas within rounding. To begin anew, delete the
+    folder or pass another one.
 
     A checkpoint holds the weights, the seeds of random layers, the optimizer (slots, accumulated
     gradients, iterations, loss scale, averages), the metrics of the epoch so far, the place in the
     data, the random states of Python and NumPy, `History`, and the states of EarlyStopping,
     ReduceLROnPlateau, ModelCheckpoint and of callbacks of your own that have `get_state` (which
-    returns JSON) and `set_state`; a callback that counts and has none begins anew. It also holds in
-    which order replicas sum: what `topology="auto"` has chosen is taken again by as many replicas
-    on as many hosts, and a warning names an engine, buckets or threads that are others. It does not
-    hold seeds of draws that no layer keeps, such as `keras.random.normal` without `seed=` in a
-    `train_step`.
+    returns JSON) and `set_state`; a callback that counts without these begins anew. It also holds
+    the order in which replicas sum: the same number of replicas and hosts uses the choice of
+    `topology="auto"` again, and a warning names another engine, or other buckets or threads. It
+    does not hold seeds of draws outside of layers, such as `keras.random.normal` without `seed=` in
+    a `train_step`.
 
-    A `tfdp.data.pipeline` goes to its place without reading. Data of other kinds are read again
-    from the beginning of the training, for their shuffling has no place that could be kept. They
-    must come alike again: call `keras.utils.set_random_seed` first. Of data whose length Keras does
-    not know before it has seen an epoch, the first epoch is kept at its end only.
+    A `tfdp.data.pipeline` moves to its place without reading. `fit` reads other data again from the
+    beginning of the training, because nobody can save the place of their shuffling. They must come
+    in the same order again: call `keras.utils.set_random_seed` first. If Keras does not know the
+    length of the data before it has seen an epoch, the first epoch is saved only at its end.
 
-    SIGTERM or SIGUSR1 to any rank makes all ranks stop after the same step, keep a checkpoint and
-    end with exit code 75 (`os.EX_TEMPFAIL`); within an epoch's evaluation, after it. Signals for
-    which the program has handlers of its own are left to these.
+    SIGTERM or SIGUSR1 to any rank makes all ranks stop after the same step, save a checkpoint and
+    end with exit code 75 (`os.EX_TEMPFAIL`); within an epoch's evaluation, after it. If the program
+    has its own handler for one of these signals, that stays.
 
-    A checkpoint is one file, `step-00000120.checkpoint`, whole or not there. If the newest cannot
-    be read, the one before is taken, and the log says why. In a cluster rank 0 writes and reads the
-    files; the others need not see the folder.
+    A checkpoint is one file, `step-00000120.checkpoint`, complete or absent. If the newest cannot
+    be read, `fit` takes the one before, and the log gives the reason. In a cluster rank 0 writes
+    and reads the files; the other ranks need not see the folder.
 
-    Cost: at a checkpoint the step waits until each rank has copied what it holds: rank 0 the
-    weights and what all have alike, every rank what it has of its own (metrics, accumulated
-    gradients; with `shard` its part of the optimizer). A thread writes beside the next steps. It
-    takes the memory of these copies, and rank 0 gets the others' one variable after the other.
-    Where a training goes on, rank 0 reads one variable after the other, and sends it to all.
+    Cost: at a checkpoint the step waits until each rank has copied its values: rank 0 the weights
+    and other replicated state, every rank its own state (metrics, accumulated gradients; with
+    `shard` its shard of the optimizer). A thread writes beside the next steps. It needs the memory
+    of these copies, and rank 0 receives the others' one variable after the other. When a training
+    continues, rank 0 reads one variable after the other, and sends it to all.
 
     Args:
       directory: The folder of this training's checkpoints, also of a file system that
-        `tf.io.gfile` reaches (`gs://bucket/run`). The first one makes it.
-      every_steps: Keep a checkpoint after so many steps, counted over all epochs; with
-        `steps_per_execution` after the execution that reaches them.
-      every_epochs: Keep one after so many epochs.
-      every_seconds: Keep one after so many seconds, by rank 0's clock, at the end of a step. One of
-        the three must be given.
-      keep: How many checkpoints stay; the oldest go.
+        `tf.io.gfile` reaches (`gs://bucket/run`). The first checkpoint makes it.
+      every_steps: The number of steps between checkpoints, over all epochs; with
+        `steps_per_execution` a checkpoint follows the execution that reaches it.
+      every_epochs: The number of epochs between checkpoints.
+      every_seconds: The number of seconds between checkpoints, by rank 0's clock, at the end of a
+        step. Pass exactly one of the three.
+      keep: The number of checkpoints that stay; the oldest are deleted.
 
     Raises:
       ValueError: An argument is out of its range; or, when training begins, the model was made
-        outside of the scope or is not built, there are two Checkpoints, the data could not come
-        alike again, or the checkpoint is of another model or of other data.
+        outside of the scope or is not built, there are two Checkpoints, the data cannot come in the
+        same order again, or the checkpoint belongs to another model or other data.
 
     >>> import keras, numpy as np, tempfile, tfdp
     >>> directory = tempfile.mkdtemp()
@@ -130,10 +130,10 @@ class Checkpoint(keras.callbacks.Callback):
 
     @property
     def place(self) -> AbstractPlace:
-        """The place in the data, of which `fit` tells.
+        """The place in the data, as `fit` has set it.
 
         Raises:
-          RuntimeError: No `fit` that knows of Checkpoint has begun.
+          RuntimeError: No `fit` under a strategy has begun.
         """
         if self._place is None:
             raise RuntimeError(
@@ -157,7 +157,7 @@ class Checkpoint(keras.callbacks.Callback):
         self._others = [callback for callback in callbacks if callback is not self]
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Goes on from the newest checkpoint, if there is one."""
+        """Continues from the newest checkpoint, if there is one."""
         if not self.params or "epochs" not in self.params:
             raise ValueError(
                 "Checkpoint must know the number of epochs, but the CallbackList has no `params`. "
@@ -210,7 +210,7 @@ class Checkpoint(keras.callbacks.Callback):
         )
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Restores what has begun anew."""
+        """Restores the metrics and callbacks that Keras has reset."""
         self._epoch = epoch
         if self._restored is not None:
             manifest, arrays = self._restored

@@ -9,16 +9,16 @@ import keras
 class InputMonitor(keras.callbacks.Callback):
     """Adds `input_wait` to the logs of training: the fraction of time spent waiting for input.
 
-    0.02 means that of each second 20 ms went by in waiting for the next batch. Near 1 the steps do
-    nothing but wait: then read, decode or map in less time, or use `cache`. In the logs of a batch
-    it is the fraction of the epoch so far; in the logs of an epoch the fraction of all its steps,
-    without validation. Of an epoch that a restart goes on with, it is of the steps since then.
+    0.02 means that steps wait for the next batch for 20 ms of each second. Near 1 the steps only
+    wait: then read, decode or map in less time, or use `cache`. In the logs of a batch it is the
+    fraction of the epoch so far; in the logs of an epoch the fraction of all its steps, without
+    validation. If a restart continues in the middle of an epoch, it counts the steps since then.
 
-    Under a strategy of tfdp it is the time in which this process' replicas wait for their shares.
-    Other strategies fetch batches beforehand, and it is the time in which they wait.
+    Under a strategy of tfdp it is the time in which this process' replicas wait for their shards.
+    Other strategies fetch batches beforehand; there it is the time in which they wait.
 
     Args:
-      pipeline: A `tfdp.data.Pipeline`; None: the one that `fit` is given.
+      pipeline: A `tfdp.data.Pipeline`; None: the one that you pass to `fit`.
 
     Raises:
       ValueError: There is no pipeline when training begins.
@@ -40,7 +40,7 @@ class InputMonitor(keras.callbacks.Callback):
         self._watched = pipeline
 
     def watch(self, data: Any, pipeline: Any) -> None:
-        """Sets the pipeline for the next training, unless one was given; `fit` calls it.
+        """Sets the pipeline for the next training, unless the constructor did; `fit` calls it.
 
         >>> import numpy as np, tfdp
         >>> monitor = InputMonitor()

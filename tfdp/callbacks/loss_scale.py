@@ -12,8 +12,8 @@ class LossScaleMonitor(keras.callbacks.Callback):
 
     - `loss_scale`: the factor of the loss after the epoch.
     - `skipped_steps`: the number of the epoch's steps that did not change the weights, because a
-      gradient was not finite; with `gradient_accumulation_steps`, of micro-batches that were left
-      out. A few at the start, while the scale finds its height, are normal; many are not.
+      gradient was not finite; with `gradient_accumulation_steps`, the number of skipped
+      micro-batches. A few at the start, while the scale settles, are normal; many are not.
 
     Under a strategy of tfdp, `fit` adds this callback by itself where the optimizer is a
     `keras.optimizers.LossScaleOptimizer`, as `mixed_float16` makes it. Elsewhere put it before the

@@ -24,7 +24,7 @@ from tfdp.communication.replicas import ProcessGroup, compiler_of, processes_of,
 
 
 class Telemetry(keras.callbacks.Callback):
-    """Writes what each rank's steps spend their time on, for TensorBoard and `tfdp report`.
+    """Records how each rank's steps spend their time, for TensorBoard and `tfdp report`.
 
     Each rank writes `rankN.jsonl`, a line for each execution of the train function, and rank 0
     `manifest.json` (:func:`tfdp.write_manifest`). The lines of steps have:
@@ -48,18 +48,18 @@ class Telemetry(keras.callbacks.Callback):
       `meeting_seconds`, from the arrival to the end of the meetings: of processes that compare
       their batches as a step begins, and of sums that the backward pass needs, such as statistics
       of BatchNormalization. Most are few bytes, so this is waiting for whoever is late.
-      `compute_seconds`, what remains of the train function. Of several replicas in a process, the
+      `compute_seconds`, what remains of the train function. If a process has several replicas, the
       last to arrive counts.
     - In samples `gradient_norm`, the global norm after reduction and unscaling, before clipping, of
       all optimizers of the step together; and for `tfdp.optimizers.LARS` and `LAMB` the least,
       median and largest trust ratio. With a compression of updates, such as
-      `tfdp.compression.ErrorFeedback(...)`, `compression_error`: the norm of what it has lost of
-      this rank's own gradients, over their norm; with feedback of all that still is to come.
+      `tfdp.compression.ErrorFeedback(...)`, `compression_error`: the norm of the lost part of this
+      rank's own gradients, over their norm; with feedback that of the residual.
 
     Every `sample_every` steps one is a sample; with gradient accumulation it lasts until a window
     closes. With `steps_per_execution` above 1 a line and a sample are a whole execution: seconds
     and bytes are those of all its steps, the norm is the root of their mean square. On GPUs
-    instants are read when the values have come to the host. With `run_eagerly` there are no bytes
+    times are taken when the values have arrived on the host. With `run_eagerly` there are no bytes
     and no parts of the step.
 
     After each epoch that has brought them to five samples, the ranks compare how long they waited
@@ -73,7 +73,7 @@ class Telemetry(keras.callbacks.Callback):
     process, and `collectives` counts them by kind. There are neither norms nor ratios, and no waits
     that would tell a rank that is late.
 
-    Under a strategy other than tfdp's, or none, the lines hold only what Keras tells: no examples,
+    Under another strategy than tfdp's, or none, the lines hold only values of Keras: no examples,
     communication, norms or ratios. To compare with one device, use
     `tfdp.DataParallelStrategy(devices=["CPU:0"])`.
 
@@ -81,8 +81,8 @@ class Telemetry(keras.callbacks.Callback):
     line of 200 bytes; in a sample, one pass over the gradients. The first `fit` with the callback
     traces the train function anew; a later one without it goes on with the same function.
 
-    Give it to all ranks or to none. Lines are appended, for a run that is started again: give each
-    run of its own a folder of its own.
+    Pass it on all ranks or on none. It appends lines, for runs that start again, so give each new
+    run a new folder.
 
     Args:
       log_dir: The folder; in a cluster the same on all ranks, shared by all hosts or not.
@@ -124,7 +124,7 @@ class Telemetry(keras.callbacks.Callback):
         self._is_training = False
 
     def watch(self, data: Any, pipeline: Any, place: AbstractPlace | None = None) -> None:
-        """Sets what the next training reads; `fit` calls it.
+        """Sets the data of the next training; `fit` calls it.
 
         Args:
           data: The data.
@@ -191,7 +191,7 @@ class Telemetry(keras.callbacks.Callback):
         self._clock.start()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Writes the epoch's logs, and which ranks were late."""
+        """Writes the epoch's logs, and the late ranks."""
         seconds = round(time.perf_counter() - self._epoch_began, 6)
         self._files.line("epoch", epoch=epoch, step=self._step, seconds=seconds, logs=logs or {})
         if self._rank == 0 and logs:
@@ -208,7 +208,7 @@ class Telemetry(keras.callbacks.Callback):
         self._test_began = time.perf_counter()
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Writes how long the validation took."""
+        """Writes the duration of the validation."""
         if not self._is_training:
             return
         seconds = round(time.perf_counter() - self._test_began, 6)

@@ -1,1 +1,1 @@
-"""What moves between replicas: engines, collectives made of them, protocols to ask for them."""
+"""Engines that move tensors between replicas, collectives made of them, protocols to use them."""

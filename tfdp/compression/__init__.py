@@ -1,7 +1,7 @@
-"""Compressions: what gradients become while they travel between replicas.
+"""Compressions of gradients for the way between replicas.
 
-`DataParallelStrategy(compression=...)` takes one. Gradients that an optimizer gets untouched are
-compressed; everything else that replicas send each other stays whole.
+`DataParallelStrategy(compression=...)` takes one. It compresses the gradients that reach an
+optimizer unchanged; replicas send everything else uncompressed.
 """
 
 from tfdp.communication.collectives import Transport

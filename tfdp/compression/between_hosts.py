@@ -1,4 +1,4 @@
-"""Gradients that travel whole within a host, and compressed between hosts."""
+"""A compression between hosts, with full precision within each host."""
 
 import dataclasses
 import math
@@ -16,20 +16,20 @@ from tfdp.compression.update_compression import Bucket, Slot, Sums, UpdateCompre
 class BetweenHosts(UpdateCompression):
     """Sums within each host at full precision, and compresses what hosts send each other.
 
-    The replicas of a host cut their sum among them, so that each sends its part to the replicas of
-    the same place on the other hosts: the links between hosts carry what one replica for each host
-    would send. On one host nothing is compressed; with one replica for each host all is.
+    The replicas of a host shard their sum, and each sends its shard to the replicas of the same
+    place on the other hosts. So the links between hosts carry as much as one replica for each host
+    would send. On one host nothing is compressed; with one replica for each host everything is.
 
     Cost, with m replicas on each of h hosts: each replica sends 2(m-1)/m S within its host, and
-    what `inner` sends of S/m among h.
+    as much as `inner` does for S/m bytes among h replicas.
 
     Args:
       inner: The compression between hosts: `Int8`, `Sign`, `TopK` or `RandomK`. Feedback goes
         around: `ErrorFeedback(BetweenHosts(TopK(0.01)))`.
 
     Raises:
-      TypeError: `inner` is another: `PowerSGD` needs whole matrices, and what feeds back by itself
-        has a residual for whole gradients.
+      TypeError: `inner` is another compression: `PowerSGD` needs whole matrices, and
+        `MomentumCorrection` and `ErrorFeedback` have residuals of whole gradients.
 
     >>> from tfdp.compression import ErrorFeedback, TopK
     >>> ErrorFeedback(BetweenHosts(TopK(0.01))).inner.inner.ratio
@@ -47,7 +47,7 @@ class BetweenHosts(UpdateCompression):
             )
 
     def takes(self, variables: Sequence[Any]) -> tuple[bool, ...]:
-        """Returns what the inner compression takes.
+        """Returns the answers of the inner compression.
 
         >>> from tfdp.compression import Sign
         >>> BetweenHosts(Sign()).takes([])
@@ -56,7 +56,7 @@ class BetweenHosts(UpdateCompression):
         return self.inner.takes(variables)
 
     def takes_rows_of(self, variable: Any) -> bool:
-        """Returns what the inner compression returns.
+        """Returns the answer of the inner compression.
 
         >>> from tfdp.compression import Sign
         >>> BetweenHosts(Sign(largest_table=2)).takes_rows_of(tf.Variable(tf.zeros([3, 2])))
@@ -65,7 +65,7 @@ class BetweenHosts(UpdateCompression):
         return self.inner.takes_rows_of(variable)
 
     def slots(self, shape: tuple[int, ...]) -> dict[str, Slot]:
-        """Returns what is kept for a variable: nothing.
+        """Returns no slots.
 
         >>> from tfdp.compression import Sign
         >>> BetweenHosts(Sign()).slots((3, 2))
@@ -81,7 +81,7 @@ class BetweenHosts(UpdateCompression):
         2. Sum the own part over hosts, compressed.
         3. Gather the parts: (m-1)/m S.
 
-        What is lost of a host's part is in the term of the replica that has the part.
+        The term of the replica with a shard includes the loss of that shard.
 
         >>> from tfdp.compression import TopK
         >>> bucket = Bucket.of([1.0, -7.0])

@@ -1,4 +1,4 @@
-"""Compressions that bring back in the next update what they have lost in this one."""
+"""Compressions that add the loss of one update to the next (error feedback)."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,35 +16,35 @@ RESIDUAL = "residual"
 
 @dataclasses.dataclass(frozen=True)
 class ErrorFeedback(UpdateCompression):
-    """Adds to each gradient what the compression has lost of those before.
+    """Adds to each gradient the loss of earlier compressions, the residual.
 
     With gradients g_t, residuals e_t and a compression C (Karimireddy et al., "Error Feedback Fixes
     SignSGD and other Gradient Compression Schemes", arXiv 1901.09847, algorithm 2, without the
     learning rate, as Vogels et al., arXiv 1905.13727, have it):
 
     1. p_t = g_t + e_t
-    2. what is applied is the sum of C(p_t) over the replicas
+    2. the update applies the sum of C(p_t) over the replicas
     3. e_(t+1) = p_t - C(p_t), by each replica for itself
 
-    So nothing is lost, only late: over any number of updates what was applied and what the replicas
-    still hold add up to all gradients. What the owner of a chunk loses when it quantizes the sum
-    is in its residual, too.
+    So nothing is lost, only late: over any number of updates the applied sums and the residuals add
+    up to all gradients. When the owner of a chunk quantizes its sum, it adds the loss to its own
+    residual.
 
-    Residuals belong to an optimizer and a variable, and are local to a replica. An update that loss
-    scaling skips leaves them as they are: it does not happen, and what they hold is of updates that
-    did. A gradient that is not finite, without a loss scale, reaches all replicas as such, and
-    leaves the variable's residuals as they are, too. `tfdp.callbacks.Checkpoint` keeps them; on
-    another number n of replicas each gets 1/n of their sum, and one replica applies the sum in its
-    next update. The file of a model has none.
+    Residuals belong to an optimizer and a variable, and are local to a replica. If loss scaling
+    skips an update, they stay as they are, because they belong to updates that happened. Without a
+    loss scale, a gradient that is not finite reaches all replicas as such, and the variable's
+    residuals stay as they are, too. `tfdp.callbacks.Checkpoint` saves residuals. On another number
+    n of replicas each gets 1/n of their sum; one replica alone applies the sum in its next update.
+    Model files hold no residuals.
 
-    Cost: nothing is sent beside. A float32 for each element that is compressed on each replica, and
-    two passes.
+    Cost: no more bytes are sent. A float32 for each compressed element on each replica, and two
+    passes.
 
     Args:
       inner: The compression, such as `TopK(0.01)`.
 
     Raises:
-      TypeError: `inner` is no compression that may lose something, or feeds back by itself, as
+      TypeError: `inner` is no lossy compression of updates, or feeds back by itself, as
         `MomentumCorrection` does.
 
     >>> from tfdp.compression import TopK
@@ -70,7 +70,7 @@ class ErrorFeedback(UpdateCompression):
             )
 
     def takes(self, variables: Sequence[Any]) -> tuple[bool, ...]:
-        """Returns what the inner compression takes.
+        """Returns the answers of the inner compression.
 
         >>> from tfdp.compression import TopK
         >>> ErrorFeedback(TopK(0.5)).takes([])
@@ -79,7 +79,7 @@ class ErrorFeedback(UpdateCompression):
         return self.inner.takes(variables)
 
     def takes_rows_of(self, variable: Any) -> bool:
-        """Returns what the inner compression returns.
+        """Returns the answer of the inner compression.
 
         >>> from tfdp.compression import TopK
         >>> ErrorFeedback(TopK(0.5, largest_table=2)).takes_rows_of(tf.Variable(tf.zeros([3, 2])))
@@ -88,7 +88,7 @@ class ErrorFeedback(UpdateCompression):
         return self.inner.takes_rows_of(variable)
 
     def slots(self, shape: tuple[int, ...]) -> dict[str, Slot]:
-        """Returns the residual, and what the inner compression keeps.
+        """Returns the residual, and the slots of the inner compression.
 
         >>> from tfdp.compression import PowerSGD
         >>> slots = ErrorFeedback(PowerSGD(2)).slots((30, 20))
@@ -98,7 +98,7 @@ class ErrorFeedback(UpdateCompression):
         return {RESIDUAL: Slot(shape, of_replica=True), **self.inner.slots(shape)}
 
     def payload_bytes(self, shape: tuple[int, ...]) -> int:
-        """Returns the bytes that stand for a gradient of this shape in the inner compression.
+        """Returns the bytes of the inner compression's payload.
 
         >>> from tfdp.compression import TopK
         >>> ErrorFeedback(TopK(0.01)).payload_bytes((50, 30))
@@ -139,9 +139,9 @@ class ErrorFeedback(UpdateCompression):
     ) -> Sums:
         """Returns the inner compression's parts of the sums of gradients and residuals.
 
-        A residual is of the whole gradient, of which the replica rounds all parts. No replica has
-        the whole sum: a gradient that is not finite is sent as such in all of its parts, so that
-        all replicas leave their residuals as they are.
+        A residual covers the whole gradient, because the replica rounds all of its shards. No
+        replica has the whole sum. So a replica sends a gradient that is not finite as such in all
+        shards, and all replicas leave their residuals as they are.
 
         >>> from tfdp.compression import Int8
         >>> bucket = Bucket.of([1.0, 2.0], slots=[{"residual": tf.constant([0.5, 0.0])}])

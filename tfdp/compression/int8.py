@@ -19,19 +19,19 @@ _LEVELS = 127.0
 class Int8(AbstractLossyCompression):
     """Sends blocks of gradients as integers from -127 to 127, times a scale for each block.
 
-    A number x of a block whose largest is s becomes floor(127 x / s + u), with u drawn evenly from
-    [0, 1): QSGD's rounding (Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient
+    A number x of a block with largest magnitude s becomes floor(127 x / s + u), with u drawn evenly
+    from [0, 1): QSGD's rounding (Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient
     Quantization and Encoding", arXiv 1610.02132, section 3.1) with the largest number in place of
     the norm. It is unbiased up to 2**-16 of a level, and off by less than a level, s / 127.
 
-    Integers are not added up on the way, where they would overflow or be rounded at each step:
-    replicas exchange chunks, the owner of a chunk sums it as float32, rounds once more and sends it
-    to all. Two roundings for any number of replicas and any topology.
+    Integers cannot be added on the way: they would overflow, or be rounded at each step. So
+    replicas exchange chunks. The owner of a chunk sums it as float32, rounds it once more and sends
+    it to all: two roundings for any number of replicas and any topology.
 
-    With the strategy's `shard` a chunk is a replica's part of the gradients, which is all that it
-    needs of a sum: it is not rounded again, and the weights that come of it are sent as they are.
-    One rounding, and so an error of at most n levels, where n replicas that need the whole have one
-    more, of a level of the sum. The gradients are whole on each replica until the update.
+    With the strategy's `shard` a chunk is a replica's shard of the gradients, and the replica needs
+    no more of the sum. It does not round the chunk again, and the new weights are sent unrounded.
+    With one rounding the error is at most n levels; without `shard` a level of the sum adds to
+    that. Each replica holds unsharded gradients until the update.
 
     Cost: each replica sends 2(n-1)/n * (S/4 + 4 S/(4 block)) of S bytes of float32, with `shard`
     half of it where the parts are even, and makes some ten passes over them.

@@ -18,19 +18,19 @@ _VELOCITY = "velocity"
 
 @dataclasses.dataclass(frozen=True)
 class MomentumCorrection(UpdateCompression):
-    """Feeds velocities back in place of gradients, so that late numbers come with their momentum.
+    """Feeds velocities back in place of gradients, so that late numbers bring their momentum along.
 
     Lin et al., "Deep Gradient Compression", arXiv 1712.01887, algorithm 2 with momentum correction
     and momentum factor masking; m is the momentum, u and v begin at zero:
 
     1. u_t = m u_(t-1) + g_t
     2. v_t = v_(t-1) + u_t
-    3. what is applied is the sum of the sent numbers of v_t
+    3. the update applies the sum of the sent numbers of v_t
     4. where a number was sent, u_t and v_t become zero
 
-    What `inner` does not take, such as biases, normalization and small kernels, has a velocity
-    alone: u_t is summed whole, and not masked, as SGD with momentum has it. On one replica, where
-    nothing is left out, all is so. On several, masking makes another algorithm, even at ratio 1.
+    Variables that `inner` does not compress, such as biases, normalization and small kernels, have
+    only a velocity: replicas sum u_t uncompressed and unmasked, as in SGD with momentum. On one
+    replica all variables train so. On several, masking is another algorithm, even at ratio 1.
 
     The optimizer must have no momentum of its own: `keras.optimizers.SGD(rate)`. The paper's
     warm-up of the ratio is `TopK(ratio, warmup_steps=...)`. With `clipnorm` each replica's gradient
@@ -38,21 +38,21 @@ class MomentumCorrection(UpdateCompression):
     as with Keras' argument of that name, the norm is that of a variable's gradient; the paper's is
     that of all together.
 
-    All gradients must come to the update untouched, dense and of float32. What would pass by, and
-    so be trained without momentum, is an error where it does: rows (`tf.IndexedSlices`) of a table
-    larger than the `largest_table` of `inner`, gradients that an optimizer's own `apply` is given,
-    and on several replicas those that a `train_step` of one's own takes from a tape.
+    All gradients must reach the update unchanged, dense and as float32. Gradients that bypass it
+    would train without momentum, so they are errors: rows (`tf.IndexedSlices`) of a table larger
+    than the `largest_table` of `inner`, the gradients of an optimizer with an `apply` of its own,
+    and on several replicas those that a `train_step` of your own takes from a tape.
 
-    Velocities and residuals are kept as `ErrorFeedback` keeps its residuals: in updates alone, and
-    in checkpoints, by their sums for another number of replicas.
+    Velocities and residuals behave as the residuals of `ErrorFeedback`: only updates change them,
+    and checkpoints save them, by their sums for another number of replicas.
 
-    Cost: nothing is sent beside what `inner` sends. Two float32 for each element that is compressed
-    on each replica, and one for each other element.
+    Cost: `inner` sends all bytes. Two float32 for each compressed element on each replica, and one
+    for each other element.
 
     Args:
       inner: `TopK` or `RandomK`.
       momentum: The momentum, at least 0 and below 1.
-      clipnorm: The norm to which the sum of a variable's gradients would be clipped; None: none is.
+      clipnorm: The norm to which the sum of a variable's gradients would be clipped; None: no clip.
 
     Raises:
       TypeError: `inner` sends no single numbers.
@@ -90,7 +90,7 @@ class MomentumCorrection(UpdateCompression):
             )
 
     def takes(self, variables: Sequence[Any]) -> tuple[bool, ...]:
-        """Returns whether a variable is of float32: each of them needs its velocity.
+        """Returns whether each variable is float32: all of these need a velocity.
 
         A variable that its gradient overwrites, as Keras' scales of float8, has none.
 
@@ -104,7 +104,7 @@ class MomentumCorrection(UpdateCompression):
         )
 
     def takes_rows_of(self, variable: Any) -> bool:
-        """Returns what the inner compression returns.
+        """Returns the answer of the inner compression.
 
         >>> from tfdp.compression import TopK
         >>> table = tf.Variable(tf.zeros([3, 2]))
@@ -123,7 +123,7 @@ class MomentumCorrection(UpdateCompression):
         return {_VELOCITY: own, RESIDUAL: own, **self.inner.slots(shape)}
 
     def slots_of(self, variables: Sequence[Any]) -> list[dict[str, Slot] | None]:
-        """Returns velocity and residual; of what `inner` does not take the velocity alone.
+        """Returns velocity and residual; only the velocity if `inner` does not compress a variable.
 
         >>> import keras
         >>> slots = MomentumCorrection(TopK(0.5)).slots_of([keras.Variable([1.0], name="bias")])
@@ -138,7 +138,7 @@ class MomentumCorrection(UpdateCompression):
         ]
 
     def payload_bytes(self, shape: tuple[int, ...]) -> int:
-        """Returns the bytes that stand for a gradient of this shape in the inner compression.
+        """Returns the bytes of the inner compression's payload.
 
         >>> from tfdp.compression import TopK
         >>> MomentumCorrection(TopK(0.01)).payload_bytes((50, 30))

@@ -22,15 +22,15 @@ class PowerSGD(AbstractLossyCompression):
     Gram-Schmidt, for which a gradient of zeros is no exception. It is biased: use it in
     `ErrorFeedback`, as the paper does.
 
-    A kernel of more than two axes is cut between two of them into rows and columns, where its
-    factors are smallest: one of convolutions [3, 3, 64, 128] into 576 rows, one of attention
-    [256, 4, 64] into 256. What is no matrix, and matrices whose factors would be larger than half
-    of them, travel whole.
+    The axes of a kernel with more than two are divided into those of rows and those of columns, so
+    that the factors are smallest: a convolution's [3, 3, 64, 128] has 576 rows, an attention's
+    [256, 4, 64] has 256. Vectors, and matrices with factors larger than half of the matrix, travel
+    uncompressed.
 
     Cost: each replica sends the sum of rank (rows + columns) numbers in place of rows * columns, in
     two sums, the second after the first. It computes three products of a matrix with a thin one,
-    and keeps the second factor, columns * rank numbers, which the next update begins with. On
-    replicas with unlike processors the QR may round unlike: use processors of one kind.
+    and keeps the second factor, columns * rank numbers, for the next update. Different processors
+    may round the QR differently: use processors of one kind.
 
     Args:
       rank: The rank of the approximation.

@@ -14,14 +14,14 @@ from tfdp.compression.update_compression import AbstractLossyCompression, Bucket
 class RandomK(AbstractLossyCompression):
     """Sends ceil(ratio * size) numbers of each gradient, at random places.
 
-    A gradient is cut into as many runs as even as can be, and one number is drawn from each, on all
-    replicas the same by the seed and the number of the update: so only numbers travel, and the
-    topology sums them. Alone, a number is multiplied by the length of its run, which makes the sum
-    unbiased (Stich et al., "Sparsified SGD with Memory", arXiv 1809.07599, remark 2.3, where places
-    are drawn without runs). In `ErrorFeedback` it is sent as it is, as there: multiplied it would
-    not converge.
+    A gradient is divided into as many runs, as evenly as possible, and one number is drawn from
+    each. The seed and the number of the update decide the places, the same on all replicas, so only
+    numbers travel, and the topology sums them. Alone, a number is multiplied by the length of its
+    run, which makes the sum unbiased (Stich et al., "Sparsified SGD with Memory", arXiv 1809.07599,
+    remark 2.3, which draws places without runs). In `ErrorFeedback` it is sent as it is, as in the
+    paper: multiplied it would not converge.
 
-    Cost: ratio times what the sum of the whole sends: 2(n-1)/n ratio S of S bytes.
+    Cost: ratio times the bytes of a sum of whole gradients: 2(n-1)/n ratio S of S bytes.
 
     Args:
       ratio: The share of the numbers that travel, above 0 and at most 1.

@@ -95,7 +95,7 @@ class Sign(AbstractLossyCompression):
           blocks: Float32 [..., block]. A block with a number that is not finite comes back as
             numbers that are not.
           sizes: The number of elements at the beginning of each block of which the scale is the
-            mean, float32 [...]; what comes after them fills the block up. None: all.
+            mean, float32 [...]; the elements after them are padding. None: all.
 
         Returns:
           int32 [..., block / 32 + 1].

@@ -34,8 +34,8 @@ class Compression(abc.ABC):
 
         Args:
           value: A bucket of gradients as a tensor, or `tf.IndexedSlices`, whose sum holds the rows
-            of all replicas. A compression sums whole what is of a dtype that it does not take.
-          transport: Sums what is sent in place of `value`.
+            of all replicas. Other dtypes than the compression's are summed uncompressed.
+          transport: Sums the payload, which is sent in place of `value`.
 
         Returns:
           A tensor or slices of the dtype of `value`.

@@ -24,18 +24,18 @@ _STEP, _STAGES = 0.25, 4
 class TopK(AbstractLossyCompression):
     """Sends the largest numbers of each gradient, with their places.
 
-    Each replica chooses its own: the ceil(ratio * size) that are largest in magnitude, exactly (Lin
-    et al., "Deep Gradient Compression", arXiv 1712.01887, section 3, where the ratio is 0.001). All
-    receive what all have chosen, and add it up in the order of replicas. It is biased: use it in
-    `ErrorFeedback`.
+    Each replica chooses its own: exactly the ceil(ratio * size) largest in magnitude (Lin et al.,
+    "Deep Gradient Compression", arXiv 1712.01887, section 3, where the ratio is 0.001). All
+    replicas receive the numbers of all, and add them up in the order of replicas. It is biased: use
+    it in `ErrorFeedback`.
 
     Cost: each replica sends 2(n-1) ratio S of S bytes of float32, and receives as many: it pays
-    while ratio is well below 1/n. A pass finds what may be among the largest, and a heap chooses.
-    With `exact=False` there is no heap: the numbers that exceed a threshold are sent, which the
-    largest of a sample give, every 32nd number or more of them (threshold sampling, as there). Of
-    more than ceil(ratio * size) some are left out, at random by the number of the update; for each
-    that is too few a zero travels. Gradients of which fewer than 128 numbers are sent, or more than
-    a quarter, are chosen from exactly.
+    while ratio is well below 1/n. One pass finds candidates, and a heap chooses among them. With
+    `exact=False` there is no heap: a replica sends the numbers above a threshold, which it takes
+    from a sample of every 32nd number, or of more (the paper's threshold sampling). If more than
+    ceil(ratio * size) exceed it, some are left out, at random by the number of the update; if
+    fewer, zeros fill up. The choice is exact if fewer than 128 numbers of a gradient are sent, or
+    more than a quarter.
 
     With `warmup_steps` the ratio comes down as in that paper, section 3.3: it is 1/4, 1/16, 1/64
     and 1/256 in the four quarters of so many first updates, but never less than `ratio`.
@@ -93,7 +93,7 @@ class TopK(AbstractLossyCompression):
         return 8 * self.count(shape)
 
     def compressed(self, bucket: Bucket, transport: Transport) -> Sums:
-        """Returns the sums of what the replicas have chosen.
+        """Returns the sums of the numbers that the replicas have chosen.
 
         1. Choose places by magnitude, and take the numbers there.
         2. Gather places and numbers of all gradients of the bucket: (n-1) * 8 bytes for each.

@@ -19,12 +19,12 @@ _FLOAT_BYTES = 4
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """What a compression keeps for a variable from update to update, as float32.
+    """The state of a compression for a variable, kept from update to update, as float32.
 
     Attributes:
       shape: The shape.
-      of_replica: Whether each replica has a value of its own; what counts is then their sum, which
-        a checkpoint keeps for any number of replicas. If not, all replicas have the same value.
+      of_replica: Whether each replica has its own value; a checkpoint then keeps their sum, which
+        fits any number of replicas. If not, all replicas have the same value.
       seed: The seed of the first value's normal numbers; None: zeros.
 
     >>> Slot((2, 3), of_replica=True).first().numpy().tolist()
@@ -55,7 +55,7 @@ class Bucket:
       slots: For each of them the values of its slots, by name.
       numbers: For each of them the number of its variable, the same in all steps.
       step: The number of the update, a scalar int32, the same on all replicas.
-      feedback: Whether what is lost comes back in the next update.
+      feedback: Whether the next update adds the loss of this one.
 
     >>> Bucket([tf.ones([2])], [{}], (0,), tf.constant(7)).feedback
     False
@@ -69,7 +69,7 @@ class Bucket:
 
     @classmethod
     def of(cls, *gradients: Any, step: int = 0, slots: Any = None) -> Bucket:
-        """Returns a bucket of arrays, as tests and examples need it.
+        """Returns a bucket of arrays, for tests and examples.
 
         >>> Bucket.of([1.0, 2.0]).numbers
         (0,)
@@ -83,11 +83,11 @@ class Bucket:
         )
 
     def seed(self, seed: int, *folded: int | tf.Tensor) -> tf.Tensor:
-        """Returns a seed for TensorFlow's stateless functions, another one for each update.
+        """Returns a seed for TensorFlow's stateless functions, different in each update.
 
         Args:
-          seed: The compression's own.
-          folded: More numbers that tell the draws of an update apart.
+          seed: The compression's seed.
+          folded: More numbers, to distinguish the draws of one update.
 
         >>> bucket = Bucket.of([1.0])
         >>> bool(tf.reduce_all(bucket.seed(1, 2) == bucket.seed(1, 3)))
@@ -101,11 +101,11 @@ class Bucket:
 
 @dataclasses.dataclass(frozen=True)
 class Sums:
-    """What becomes of a bucket.
+    """The result for a bucket.
 
     Attributes:
-      sums: For each gradient the sum over replicas as it came through, the same bits on all; or
-        this replica's part of it.
+      sums: For each gradient the decompressed sum over replicas, the same bits on all; or this
+        replica's shard of it.
       own: For each gradient this replica's term: the terms of all replicas add up to the sum.
       slots: For each gradient the new values of its slots.
 
@@ -119,15 +119,16 @@ class Sums:
 
 
 class UpdateCompression(abc.ABC):
-    """A rule for summing what optimizers are given. Subclasses are frozen dataclasses.
+    """A rule for summing the gradients of an optimizer. Subclasses are frozen dataclasses.
 
-    Unlike a `Compression`, which sees anonymous buckets, it knows of each gradient the variable,
-    the number of the update, and what it has kept for it.
+    Unlike a `Compression`, which sees anonymous buckets, it knows the variable of each gradient,
+    the number of the update, and its own state for the variable.
 
     Attributes:
-      feeds_back: Whether it brings back by itself what it has lost. Then no feedback goes around.
-      has_momentum: Whether it has the momentum of training in place of the optimizer. Then no
-        gradient may pass it by.
+      feeds_back: Whether it adds its losses to later updates by itself. Then `ErrorFeedback` is
+        refused.
+      has_momentum: Whether it computes the momentum in place of the optimizer. Then every gradient
+        must go through it.
 
     >>> @dataclasses.dataclass(frozen=True)
     ... class Whole(UpdateCompression):
@@ -164,12 +165,12 @@ class UpdateCompression(abc.ABC):
 
     @abc.abstractmethod
     def takes(self, variables: Sequence[Any]) -> tuple[bool, ...]:
-        """Returns for each Keras variable whether its gradient is summed by this compression."""
+        """Returns for each Keras variable whether this compression sums its gradient."""
 
     def takes_rows_of(self, variable: Any) -> bool:
-        """Returns whether a gradient of single rows (tf.IndexedSlices) is made dense and summed so.
+        """Returns whether a gradient of rows (tf.IndexedSlices) is made dense before it is summed.
 
-        If not, the rows are gathered whole. It is asked of variables that this compression takes.
+        If not, replicas gather the rows. tfdp asks it for variables that this compression takes.
 
         >>> from tfdp.compression import TopK
         >>> table = tf.Variable(tf.zeros([300, 20]))
@@ -180,10 +181,10 @@ class UpdateCompression(abc.ABC):
 
     @abc.abstractmethod
     def slots(self, shape: tuple[int, ...]) -> dict[str, Slot]:
-        """Returns what is kept for a variable of this shape, by name."""
+        """Returns the slots of a variable of this shape, by name."""
 
     def slots_of(self, variables: Sequence[Any]) -> list[dict[str, Slot] | None]:
-        """Returns what is kept for each Keras variable; None: its gradient is not summed by this.
+        """Returns the slots of each Keras variable; None: its gradient is summed without this.
 
         >>> from tfdp.compression import TopK
         >>> TopK(0.5).slots_of([])
@@ -195,9 +196,9 @@ class UpdateCompression(abc.ABC):
         ]
 
     def payload_bytes(self, shape: tuple[int, ...]) -> int:
-        """Returns the bytes that stand for a gradient of this shape: so buckets are filled.
+        """Returns the payload's bytes for a gradient of this shape, by which buckets are filled.
 
-        As many as the gradient has, unless a compression says otherwise.
+        By default the bytes of the gradient.
 
         >>> from tfdp.compression import BetweenHosts, TopK
         >>> TopK(0.01).payload_bytes((200, 100)), BetweenHosts(TopK(0.01)).payload_bytes((200, 100))
@@ -212,14 +213,14 @@ class UpdateCompression(abc.ABC):
     def compressed_parts(
         self, bucket: Bucket, cuts: Sequence[Sharding], transport: Transport
     ) -> Sums:
-        """Returns this replica's parts of the sums over all replicas; its own terms are whole.
+        """Returns this replica's shards of the sums over all replicas, and its terms unsharded.
 
-        It is asked where `sums_parts` says so, of two replicas or more.
+        tfdp calls it if `sums_parts`, with two replicas or more.
 
         Args:
-          bucket: The gradients, whole.
-          cuts: The cut of each into the replicas' parts.
-          transport: What sends.
+          bucket: The gradients, not sharded.
+          cuts: The sharding of each gradient over the replicas.
+          transport: Sends the payloads.
 
         >>> from tfdp.communication.collectives import Transport
         >>> from tfdp.compression import Bucket, ErrorFeedback, Int8
@@ -241,16 +242,16 @@ class UpdateCompression(abc.ABC):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AbstractLossyCompression(UpdateCompression):
-    """A compression with the choice of what it leaves whole.
+    """A compression that can leave some gradients uncompressed.
 
     Args:
-      exclude: Patterns of the paths of variables whose gradients travel whole. None: biases and the
-        weights of normalization, as in `tfdp.optimizers.LARS`.
-      smallest: The least number of elements of a gradient that is compressed. Below it the steps
-        of a compression take longer than its bytes.
-      largest_table: The most rows of a table, as of `keras.layers.Embedding`, whose gradient
-        (`tf.IndexedSlices`) is made dense, as if the table were multiplied by one-hot rows, and
-        compressed. Of larger tables the rows that a batch chose are gathered whole. 0: of all.
+      exclude: Patterns of the paths of variables whose gradients travel uncompressed. None: biases
+        and the weights of normalization, as in `tfdp.optimizers.LARS`.
+      smallest: The least number of elements of a compressed gradient. Smaller ones would take
+        longer to compress than to send.
+      largest_table: The most rows of a table, such as that of `keras.layers.Embedding`, whose
+        gradient (`tf.IndexedSlices`) is made dense, as if the table were multiplied by one-hot
+        rows, and compressed. For larger tables replicas gather the batch's rows. 0: for all.
 
     Raises:
       ValueError: A pattern is no regular expression, or a number is below 1.
@@ -278,7 +279,7 @@ class AbstractLossyCompression(UpdateCompression):
         check_integer(self, "largest_table", 0)
 
     def takes(self, variables: Sequence[Any]) -> tuple[bool, ...]:
-        """Returns whether a gradient is compressed: of float32, large enough, and not excluded."""
+        """Returns whether a gradient is compressed: float32, large enough, and not excluded."""
         left_out = exclusions.excluded("exclude", self.exclude, variables, lenient=True)
         return tuple(
             not left and variable.dtype == "float32" and self.takes_shape(tuple(variable.shape))
@@ -294,7 +295,7 @@ class AbstractLossyCompression(UpdateCompression):
         return math.prod(shape) >= self.smallest
 
     def slots(self, shape: tuple[int, ...]) -> dict[str, Slot]:
-        """Returns what is kept for a variable: nothing."""
+        """Returns no slots."""
         return {}
 
 

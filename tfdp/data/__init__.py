@@ -1,4 +1,4 @@
-"""Input: sources of examples, and the same batches of them for any number of replicas.
+"""Input: sources of examples, and pipelines with the same batches for any number of replicas.
 
 Importing the package is cheap: it loads TensorFlow when the first name that needs it is used.
 """

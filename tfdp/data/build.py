@@ -26,12 +26,12 @@ def pipeline(
 ) -> Pipeline:
     """Makes global batches of a source, for `fit`, `evaluate`, `predict` and loops of your own.
 
-    Keras' `fit`, `evaluate` and `predict` know of pipelines once a strategy of tfdp was made, on
-    one device too; otherwise they raise RuntimeError.
+    First make a strategy of tfdp, on one device too: otherwise Keras' `fit`, `evaluate` and
+    `predict` do not know pipelines, and raise RuntimeError.
 
     The t-th batch of an epoch holds the same examples in the same order for any number of replicas
-    and processes; each batch is cut as evenly as can be. Every example comes once an epoch, in an
-    order that is a pure function of (seed, epoch).
+    and processes; each batch is sharded as evenly as possible. Every example comes once an epoch,
+    in an order that is a pure function of (seed, epoch).
 
     Args:
       source: Arrays and nests of them (`numpy.memmap` too), a `tf.data.Dataset` of single examples,

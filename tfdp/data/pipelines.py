@@ -28,14 +28,13 @@ Structure = Any
 class Pipeline(tf.data.Dataset, AbstractFeed):
     """A dataset of global batches that knows how far it is; `tfdp.data.pipeline` makes it.
 
-    An iterator begins where the training is, at the next batch that was not taken yet. So a loop
-    that was left in the middle of an epoch goes on with the rest of it, and so does one after
-    `restore`. `evaluate` and `predict` begin at the first batch and change nothing.
+    An iterator begins at the training's place, the next batch that no step has taken. So if you
+    leave a loop in the middle of an epoch, the next loop continues with the rest of it, and so does
+    a loop after `restore`. `evaluate` and `predict` begin at the first batch and change nothing.
 
-    Under a strategy of tfdp each replica receives its share, and `place` counts the batches that
-    steps took. Under another strategy, except in `fit`, and through `map`, `take` and the other
-    methods of datasets, it is a plain dataset: then batches that are prefetched after it count as
-    taken.
+    Under a strategy of tfdp each replica receives its share, and `state` counts the batches that
+    steps took. Under another strategy, except in `fit`, and after `map`, `take` and the other
+    methods of datasets, it is a plain dataset: prefetched batches then count as taken.
 
     Attributes:
       source: The source of the examples.
@@ -106,7 +105,7 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
         return tf.constant(number, tf.int64)
 
     def map(self, *args: Any, **kwargs: Any) -> tf.data.Dataset:
-        """Returns an ordinary dataset of what a function makes of each batch: see `tf.data`."""
+        """Returns an ordinary dataset of a function's results for each batch; see `tf.data`."""
         check_asker()  # `class_weight` is such a function
         return super().map(*args, **kwargs)
 
@@ -134,13 +133,13 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
         return states.make(epoch, position, states.identity(self.source, self.pipeline_options))
 
     def restore(self, state: Mapping[str, Any] | str) -> None:
-        """Goes on where `state` was made; iterators that are made from now on begin there.
+        """Moves to the place of `state`, where new iterators begin.
 
         Args:
-          state: The result of `state()`, or its JSON text; of a training on any number of replicas.
+          state: The result of `state()`, or its JSON text, from any number of replicas.
 
         Raises:
-          ValueError: It is no such state, or the state of another source, seed or order.
+          ValueError: `state` is no such state, or that of another source, seed or order.
 
         Cost: none with random access. A stream is read up to the place, and a line in the log
         (logger `tfdp`, level INFO) says how long that took.
@@ -156,7 +155,7 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
         self.progress.move(epoch, position)
 
     def identify(self) -> dict[str, Any]:
-        """Returns what tells this input from other input, for `tfdp.write_manifest`; JSON.
+        """Identifies this input for `tfdp.write_manifest`, as JSON.
 
         Returns:
           `source`, `described`, `examples` (None: not known yet) and `element_spec`; `identity`:
@@ -206,7 +205,7 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
 
         Args:
           epoch: The number of the epoch, from 0.
-          steps_per_epoch: The number that `fit` was given; None: one of Keras' epochs is one of the
+          steps_per_epoch: The argument of `fit`; None: one of Keras' epochs is one of the
             pipeline's.
 
         >>> import numpy as np, tfdp
@@ -223,7 +222,7 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
             self.progress.move(epoch, batch * self.pipeline_options.global_batch_size)
 
     def alike_on_all_ranks(self) -> dict[str, Any]:
-        """Returns, by name, what all ranks' pipelines must have in common; JSON.
+        """Returns, by name, the values that must be equal on all ranks, as JSON.
 
         >>> import numpy as np, tfdp
         >>> tfdp.data.pipeline(np.arange(6), 2, seed=1).alike_on_all_ranks()["batches in an epoch"]
@@ -238,7 +237,7 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
     # ---- views of it
 
     def endless(self) -> Pipeline:
-        """Returns the pipeline, going on with the next epoch where one ends; progress is shared.
+        """Returns an endless view: after an epoch the next one follows; progress is shared.
 
         >>> import numpy as np, tfdp
         >>> batches = tfdp.data.pipeline(np.arange(3), 2, seed=1, shuffle=False)
@@ -248,7 +247,7 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
         return self._kept_view("endless", endless=True)
 
     def from_start(self) -> Pipeline:
-        """Returns an epoch from its first batch, always in epoch 0's order, whatever was trained.
+        """Returns a view of one epoch from its first batch, always in the order of epoch 0.
 
         >>> import numpy as np, tfdp
         >>> batches = tfdp.data.pipeline(np.arange(3), 2, seed=1, shuffle=False)
@@ -260,7 +259,7 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
         return self._kept_view(("from start", endless), from_start=True, endless=endless)
 
     def uncounted(self) -> Pipeline:
-        """Returns the same pipeline, from where the training is, where only `took` counts batches.
+        """Returns a view from the training's place, in which only `took` counts batches.
 
         >>> import numpy as np, tfdp
         >>> batches = tfdp.data.pipeline(np.arange(6), 2, seed=1)
@@ -277,11 +276,11 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
         self.progress.take(batches=batches)
 
     def with_share_fn(self, share_fn: Callable[..., Any], key: Any) -> Pipeline:
-        """Returns the same pipeline with a function of each replica's share of a batch, row by row.
+        """Returns a view with a function of each replica's share of a batch, row by row.
 
         Args:
-          share_fn: A function that is called as `Dataset.map` calls it.
-          key: A hashable object; the view is kept for another call with an equal one.
+          share_fn: A function, called as `Dataset.map` calls it.
+          key: A hashable object; a later call with an equal one returns the same view.
 
         >>> import numpy as np, tfdp
         >>> batches = tfdp.data.pipeline(np.arange(2), 2, seed=1, shuffle=False)
@@ -317,9 +316,9 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
         return shares if num_replicas == 1 else without_stand_ins(shares)
 
     def cuts(self, num_replicas: int, ranks: range) -> tf.data.Dataset:
-        """Returns shares as `for_replicas` does; for several replicas with places and stand-ins.
+        """Returns shares as `for_replicas` does; for several replicas with places and padding rows.
 
-        `plan.Shares` says what a place holds.
+        `shard_plan.Shares` describes a place.
 
         >>> import numpy as np, tfdp
         >>> batches = tfdp.data.pipeline(np.arange(4), 3, seed=1, shuffle=False)

@@ -1,4 +1,4 @@
-"""The plan of an epoch's shares: global batches cut for each replica, by index arithmetic."""
+"""The plan of an epoch: the shards of global batches for each replica, by index arithmetic."""
 
 import dataclasses
 

@@ -6,12 +6,12 @@ import tensorflow as tf
 
 
 def whole_batch(tensors: Any) -> Any:
-    """Brings the examples of all replicas together, for computations that compare examples.
+    """Gathers the examples of all replicas, for computations that compare examples.
 
     In `strategy.run` a replica has a share of the batch. The result holds all examples of the
     global batch, in its order, on every replica. In `fit`, `evaluate` and `predict`, in a
-    partitioned function, on one device and without a strategy the program has the whole batch, and
-    the result is `tensors` itself.
+    partitioned function, on one device and without a strategy the program sees the whole batch
+    already, and the result is `tensors` itself.
 
     In a loop of your own each replica has the same loss of the whole batch and the replicas'
     gradients are added up, so divide the loss by `num_replicas_in_sync`. All replicas must call it,

@@ -1,4 +1,4 @@
-"""What is arithmetic on sizes is computed once, on the host, which alone needs it.
+"""Arithmetic on sizes, computed once, on the host, which alone needs it.
 
 A GPU computes many of these few numbers in its own memory: products of sizes, and whatever is
 int64. An operation that then wants a shape has the host wait until the GPU has done all that it was

@@ -1,4 +1,4 @@
-"""What is known of numbers that name rows: those of a sparse or a ragged tensor's entries."""
+"""Integer tensors that name rows, such as the indices of sparse or ragged tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of variables that are cut: sums of which replicas get their parts, and wholes of parts."""
+"""Redistribution of sharded variables: reduce-scatter of sums, and all-gather of shards."""
 
 from collections.abc import Sequence
 

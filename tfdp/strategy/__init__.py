@@ -1,1 +1,1 @@
-"""The strategy, which composes the devices, the collectives and the Keras adapter."""
+"""The strategies, which compose devices, collectives and the hooks of Keras."""

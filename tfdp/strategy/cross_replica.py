@@ -1,4 +1,4 @@
-"""What the strategy's inner part does between replica functions: TensorFlow calls it to reduce.
+"""The methods that TensorFlow calls between replica functions: to reduce, gather and mirror.
 
 A value that is not distributed is that of each replica: where a process has one, TensorFlow wraps
 none, and where it has several, it unwraps what all of them hold.

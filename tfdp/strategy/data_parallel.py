@@ -37,78 +37,78 @@ class DataParallelStrategy(OneDevicePrograms):
     `experimental_distribute_dataset` and the others behave as tf.distribute documents. Variables
     made in its scope have a copy on every device, bit for bit the same after each step.
 
-    Each step sends the gradients' bytes 2(n-1)/n times per replica (most topologies; half of that
-    with `compression=tfdp.compression.Cast("bfloat16")`), once for each
-    call of a tape's `gradient`, or accumulation window, and a few scalars per batch and loss. A
-    loop of one's own sends them when an optimizer is given them.
+    Each replica sends the gradients' bytes 2(n-1)/n times (most topologies; half of that with
+    `compression=tfdp.compression.Cast("bfloat16")`), once for each call of a tape's `gradient`, or
+    accumulation window, and a few scalars per batch and loss. A loop around `run` sends them when
+    it passes them to an optimizer.
 
     In a cluster each process runs the same script and makes the same strategy; its replicas are the
-    devices of all processes. The cluster is read from `cluster_resolver`, `TF_CONFIG`, MPI's or
-    Slurm's variables, in this order; without any of these the process is alone. The ranks know each
-    other by a secret, in `TFDP_SECRET` or the file that `TFDP_SECRET_FILE` names; `tfdp run` makes
-    one. `TFDP_PEERS` lists the hosts of a cluster. Without it anybody who reaches TensorFlow's
-    servers may use them, but not from other hosts where all ranks are on one.
+    devices of all processes. The strategy reads the cluster from `cluster_resolver`, `TF_CONFIG`,
+    MPI's or Slurm's variables, in this order; without any of these the process is alone. The ranks
+    know each other by a secret, in `TFDP_SECRET` or the file that `TFDP_SECRET_FILE` names;
+    `tfdp run` makes one. `TFDP_PEERS` lists the hosts of a cluster. Without it anybody who reaches
+    TensorFlow's servers may use them; if all ranks are on one host, only from that host.
 
     Args:
       devices: Names such as `["GPU:0", "GPU:1"]`, of one kind and in this process. None: all local
         GPUs, else the CPU.
-      cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver`, which replaces what the
-        environment says.
+      cluster_resolver: A `tf.distribute.cluster_resolver.ClusterResolver`, used in place of the
+        environment.
       topology: The way buffers are summed: a name ("native", "ring", "tree", "halving_doubling",
         "direct", "torus", "hierarchical") or an object such as
         `tfdp.topology.Torus(rows=2, columns=4)`. "auto" measures the links, which takes about a
         second, and chooses for each size; see `tfdp.topology.Auto`. All but "native" follow the
-        hosts, whatever order the ranks are listed in. Buffers of unknown shape go the native way,
-        and so does what is reduced outside of graphs.
+        hosts, in any order of the ranks. Buffers of unknown shape, and sums outside of graphs, use
+        "native".
       bucket_bytes: The most bytes that travel together, at least 1024. Gradients of up to half this
-        size, and below 2 MiB, travel together. None: what "auto" chooses, or else 4 MiB in
+        size, and below 2 MiB, travel together. None: the choice of "auto", otherwise 4 MiB in
         programs of one device (`fit`, `partitioned`) and 25 MiB in `run`.
-      compression: What gradients become while they travel: an object of `tfdp.compression`. Such as
-        `Cast("bfloat16")`: half the bytes, and a rounding that one device does not make;
-        `ErrorFeedback(Int8())`: a quarter; `ErrorFeedback(TopK(0.01))`: less where replicas are
-        few. It holds for gradients that reach the optimizer as sums over the examples, scaled or
-        not; what a step takes a norm of is summed whole before. None: gradients travel whole.
-      synchronization: What replaces the sum of gradients: an object of `tfdp.synchronization`. Each
-        replica updates its own weights, and every so many updates, at an epoch's end and in
-        `synchronize`, all get one set of weights again: `LocalSGD(every=10)`, `DiLoCo(every=50)`.
-        What a tape returns is a replica's own then, and so is what clipping acts on. Replicas no
-        longer train as one device does; each method is what its paper says. With `compression`
-        the outer gradients of `DiLoCo` are compressed. None: gradients are summed.
-      shard: What each replica holds a part of, in place of all (ZeRO, 1910.02054). "optimizer":
-        what the optimizer keeps for the variables, and moving averages. "gradients": the gradients
-        that it accumulates, too; then each micro-batch sends half of what a window sends without.
-        "parameters": weights and their gradients, too; a layer's are gathered where it computes,
-        and again for its gradients, which sends 1.5 times as much; `run` reads none of them. Each
-        replica sums its part of the gradients, updates its part of the weights, and otherwise gets
-        the others'; together that sends what a step without it sends. What an optimizer computes
-        otherwise than element by element is right as well, and may send more. None: each replica
-        holds all.
-      batch_normalization: Whose statistics plain `BatchNormalization` has in `fit` and in
-        `partitioned`. "whole_batch": the whole batch's, as on one device; two sums a layer, one in
-        each pass. "per_replica": those of a replica's own examples, as MirroredStrategy and
-        PyTorch's DDP have it, which sends nothing; it trains otherwise for each number of replicas.
-        Moving statistics are means by examples then. Layers with `synchronized=True` or
-        `renorm=True`, and eager steps, have the whole batch's; in `run` plain layers have those of
-        what they are given.
-      engine: What moves tensors between the processes of a cluster. "tensorflow": TensorFlow's
-        runtime, by gRPC, between GPUs by NCCL. "mpi": mpi4py, where MPI's launcher started the
-        processes and the devices are CPUs; several times faster there. "auto": MPI where it can be
-        used, else TensorFlow's. Both give the same bits for every topology but "native".
-      custom_loss: Has no effect any more, and goes with the next version: what a step of one's own
-        differentiates is that of the whole batch, as on one device.
+      compression: The compression of gradients for the way between replicas, an object of
+        `tfdp.compression`: `Cast("bfloat16")` sends half the bytes, and adds a rounding;
+        `ErrorFeedback(Int8())` sends a quarter, `ErrorFeedback(TopK(0.01))` less between few
+        replicas. It applies to gradients that reach the optimizer as sums over the examples, scaled
+        or not. If a step computes a norm of gradients, their sum travels uncompressed. None: no
+        compression.
+      synchronization: The method in place of the sum of gradients, an object of
+        `tfdp.synchronization`, such as `LocalSGD(every=10)` or `DiLoCo(every=50)`. Each replica
+        updates its own weights. After so many updates, at an epoch's end and in `synchronize` all
+        replicas get one set of weights again. In between a tape returns a replica's own gradients,
+        and clipping acts on these. Replicas no longer train as one device does; each method is that
+        of its paper. With `compression` the outer gradients of `DiLoCo` are compressed. None:
+        gradients are summed.
+      shard: The state of which each replica holds only a shard (ZeRO, 1910.02054). "optimizer":
+        the optimizer's state, and moving averages. "gradients": also accumulated gradients; then
+        each micro-batch sends half as much as a window does otherwise. "parameters": also weights
+        and their gradients; replicas gather a layer's weights in the forward and the backward pass,
+        which sends 1.5 times as much, and `run` cannot read them. Each replica sums its shard of
+        the gradients, updates its shard of the weights, and gathers the others, which sends as much
+        as a step without `shard`. Optimizers that do not compute element by element are right as
+        well, and may send more. None: each replica holds everything.
+      batch_normalization: The statistics of plain `BatchNormalization` in `fit` and `partitioned`.
+        "whole_batch": those of the whole batch, as on one device; two sums a layer, one in each
+        pass. "per_replica": those of each replica's examples, as in MirroredStrategy and PyTorch's
+        DDP; this sends nothing, and each number of replicas trains differently. Moving statistics
+        are then means weighted by examples. Layers with `synchronized=True` or `renorm=True`, and
+        eager steps, always use the whole batch; in `run` plain layers use their own input.
+      engine: The engine that moves tensors between the processes of a cluster. "tensorflow":
+        TensorFlow's runtime, by gRPC, between GPUs by NCCL. "mpi": mpi4py, several times faster, if
+        MPI's launcher started the processes and the devices are CPUs. "auto": MPI if it can be
+        used, otherwise TensorFlow's. Both give the same bits for every topology but "native".
+      custom_loss: Has no effect, and disappears with the next version: a `train_step` of your own
+        differentiates the loss of the whole batch, as on one device.
       timeout_seconds: The longest wait for a rank in a collective of a cluster. After it all ranks
-        end with an error that names the rank. The latest strategy's holds for the whole process.
-      startup_timeout_seconds: The longest wait for all ranks of a cluster to come.
+        end with an error that names the rank. The latest strategy's value holds for the process.
+      startup_timeout_seconds: The longest wait for all ranks of a cluster to start.
 
     Raises:
       TypeError: `compression` is no object of `tfdp.compression`, or `synchronization` none of
         `tfdp.synchronization`.
-      ValueError: `compression` does not go with `synchronization`, or `shard` with either but
-        `Cast`, `Int8` or `Sign`, or one replica is to shard; `batch_normalization` is unknown; a
-        device is unknown, doubled, or of another process; a number is out of range; the topology is
-        unknown or does not cover the ranks; TFDP_TOPOLOGY_FILE does not fit, or is not set for
-        "auto" after `tfdp.enable_determinism`.
-      ClusterError: The cluster's description is malformed, or a rank does not come; or the engine
+      ValueError: `compression` does not go with `synchronization`; `shard` goes with no
+        `synchronization`, and only with the compressions `Cast`, `Int8` and `Sign`; one replica has
+        `shard`; `batch_normalization` is unknown; a device is unknown, named twice, or of another
+        process; a number is out of range; the topology is unknown or does not cover the ranks;
+        TFDP_TOPOLOGY_FILE does not fit, or is not set for "auto" after `tfdp.enable_determinism`.
+      ClusterError: The cluster's description is malformed, a rank does not start, or the engine
         cannot be used.
       RankMismatchError: The ranks make different strategies, or have different seeds of
         `tfdp.enable_determinism`.
@@ -117,7 +117,7 @@ class DataParallelStrategy(OneDevicePrograms):
     >>> strategy.num_replicas_in_sync, strategy.rank, strategy.topology
     (2, 0, Native())
 
-    Statistics of each replica's own examples: of two on one side, of two on the other.
+    With "per_replica" each replica normalizes its own two examples:
 
     >>> import keras
     >>> own = DataParallelStrategy(["CPU:0", "CPU:1"], batch_normalization="per_replica")
@@ -309,18 +309,18 @@ class DataParallelStrategy(OneDevicePrograms):
         return super().scope()
 
     def synchronize(self, owner: Any) -> None:
-        """Ends the round that is open under a `synchronization`: all get one set of weights.
+        """Ends the open round of a `synchronization`: all replicas get one set of weights.
 
         `fit` does so at the end of each epoch. Call it after `train_on_batch`, or in a loop of
-        your own, before weights are used outside of training, and after
-        `optimizer.finalize_variable_values` there. All ranks must call it. Where no round is open
-        nothing is sent, but for optimizers with `use_ema`.
+        your own, before you use weights outside of training, and there after
+        `optimizer.finalize_variable_values`. All ranks must call it. If no round is open, nothing
+        is sent, except for optimizers with `use_ema`.
 
         Args:
-          owner: A model, whose optimizers' variables are meant, or an optimizer.
+          owner: An optimizer, or a model, for the variables of its optimizers.
 
         Raises:
-          RuntimeError: It is called in a replica function, or in a tf.function.
+          RuntimeError: The call is in a replica function, or in a tf.function.
 
         >>> import keras
         >>> from tfdp.synchronization import LocalSGD
@@ -347,13 +347,13 @@ class DataParallelStrategy(OneDevicePrograms):
         tfdp_keras.end_averages(owner)
 
     def split(self, batch: Any) -> Any:
-        """Cuts one global batch into the replicas' shares, in order and as even as can be.
+        """Divides one global batch into the replicas' shards, in order and as evenly as possible.
 
         Args:
           batch: A nest of arrays or tensors with the examples along axis 0; None stays None.
 
         Returns:
-          The nest with a `tf.distribute.DistributedValues` for each tensor, to be given to `run`.
+          The nest with a `tf.distribute.DistributedValues` for each tensor, as `run` takes them.
 
         >>> strategy = DataParallelStrategy(devices=["CPU:0", "CPU:1"])
         >>> [v.numpy().tolist() for v in strategy.split(tf.range(3)).values]

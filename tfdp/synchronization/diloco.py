@@ -9,36 +9,36 @@ from tfdp.synchronization.weight_averaging import Synchronization, check_count
 
 @dataclasses.dataclass(frozen=True)
 class DiLoCo(Synchronization):
-    """Lets an outer optimizer take what the replicas have changed in a round for its gradient.
+    """Lets an outer optimizer update weights by the replicas' change in a round.
 
     1. Each replica updates its weights with its own optimizer, `every` times, as in `LocalSGD`.
-       Its state is kept from round to round. The paper's is AdamW; any is taken.
-    2. The outer gradient is the mean over replicas of what each has moved: the weights at which
-       the round began minus the mean of the replicas' weights.
-    3. The outer optimizer updates the weights at which the round began, and all replicas go on
-       from these.
+       Its state stays from round to round. The paper uses AdamW; any optimizer will do.
+    2. The outer gradient is the mean change of the replicas: the weights at which the round began
+       minus the mean of the replicas' weights.
+    3. The outer optimizer updates the weights at which the round began, and all replicas continue
+       from the result.
 
     An outer `SGD(1.0)` without momentum is `LocalSGD`.
 
-    With `fragments=P` the variables are divided into P parts, and part p ends its round after
-    update every (p + 1) / P of each `every`, with an outer optimizer of its own. So no step sends
-    more than the largest part.
+    With `fragments=P` the variables are divided into P parts. Part p ends its round after update
+    every (p + 1) / P of each `every`, and has its own outer optimizer. So no step sends more than
+    the largest part.
 
     With `overlap=alpha` no step waits for such a sum, if it takes no longer than the gradients of
-    the next step, which are computed meanwhile:
+    the next step, which replicas compute meanwhile:
 
-    1. After update t, the last one of a part's round, all go on with the weights that they have.
+    1. After update t, the last one of a part's round, all replicas continue with their own weights.
     2. The next step sums the outer gradients of these weights while it computes its gradients. The
-       outer optimizer takes that sum and updates the weights w at which the round began.
-       Where the model sums in its own passes, as BatchNormalization does, the sum
-       comes after those; eagerly it comes after the gradients.
-    3. After its own update each replica goes on from alpha * (its own weights) + (1 - alpha) * w,
+       outer optimizer then updates the weights w at which the round began. If the model sums in its
+       own passes, as BatchNormalization does, this sum comes after those; eagerly it comes after
+       the gradients.
+    3. After its own update each replica continues from alpha * (its own weights) + (1 - alpha) * w,
        and the part's next round has begun at w. So replicas stay different, but near each other,
        until an epoch, or a program, ends all rounds.
 
-    Both are of Douillard et al.: Streaming DiLoCo with overlapping communication, arXiv 2501.18512
-    (2025), where the delay is tau, here one step. Deviation: the parts are of equal size rather
-    than of whole layers.
+    Fragments and overlap follow Douillard et al.: Streaming DiLoCo with overlapping communication,
+    arXiv 2501.18512 (2025), with its delay tau of one step. Deviation: the parts are of equal size
+    rather than of whole layers.
 
     With the strategy's `compression` the outer gradients are compressed.
 
@@ -51,12 +51,12 @@ class DiLoCo(Synchronization):
 
     Args:
       every: The number of updates in a round, at least 1; the paper's is 500.
-      outer_optimizer: A function without arguments that makes a `keras.optimizers.Optimizer`. A
-        function, since an optimizer has variables, which must be made in the strategy's scope.
+      outer_optimizer: A function without arguments that makes a `keras.optimizers.Optimizer`, since
+        the optimizer's variables must be made in the strategy's scope.
         None: the paper's, `keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)`.
       fragments: The number of parts P, at least 1 and at most `every`.
-      overlap: The weight alpha of a replica's own variables in what it goes on from, at least 0 and
-        less than 1; the paper's is 0.5. With 0 what the step meanwhile did is lost. None: a step
+      overlap: The weight alpha of a replica's own variables when it continues, at least 0 and less
+        than 1; the paper's is 0.5. With 0 the update of the step in between is lost. None: a step
         waits for its sum.
 
     Raises:

@@ -14,9 +14,9 @@ class Gossip(Synchronization):
 
     1. Each replica updates its weights with its own optimizer, as in `LocalSGD`.
     2. After every `every` updates it sends its weights to its neighbours of this mixing, and takes
-       the mean of its own and of those that come. Momenta and other state stay its own.
+       the mean of its own weights and theirs. Momenta and other state stay its own.
 
-    The graph says who the neighbours are, of n replicas:
+    The graph gives the neighbours among n replicas:
 
     - "exponential": in mixing k replica i sends to i + 2^(k mod m), modulo n, and receives from
       i - 2^(k mod m); m is the least number with 2^m >= n. So each has one neighbour at a time and
@@ -24,14 +24,14 @@ class Gossip(Synchronization):
       them are the mean of all.
     - "ring": replica i and its neighbours i - 1 and i + 1 send to each other, always.
 
-    Who receives from whom is a permutation P of the replicas in each mixing of the exponential
-    graph, so that its matrix (I + P) / 2 has rows and columns that all add up to 1, and so has the
-    ring's (I + P + P') / 3. Such a mixing leaves the mean of the replicas' weights what it was. The
-    weights of push-sum in Stochastic Gradient Push would all stay 1: they are left out, since they
-    are needed only where columns add up to 1 and rows do not.
+    In each mixing of the exponential graph the senders are a permutation P of the replicas, so the
+    rows and columns of its matrix (I + P) / 2 all add up to 1, and so do those of the ring's
+    (I + P + P') / 3. Such a mixing leaves the mean of the replicas' weights what it was. The
+    weights of push-sum in Stochastic Gradient Push would all stay 1, so they are left out: only
+    graphs whose columns add up to 1 and whose rows do not need them.
 
-    The replicas never come to one set of weights by this. At the end of an epoch of `fit`, and in
-    `strategy.synchronize`, all take their mean, and go on from it.
+    Mixings alone never lead to one set of weights. At the end of an epoch of `fit`, and in
+    `strategy.synchronize`, all replicas continue from their mean.
 
     Source: Lian et al.: Can Decentralized Algorithms Outperform Centralized Algorithms? (D-PSGD),
     arXiv 1705.09056 (2017), for the ring; Assran et al.: Stochastic Gradient Push for Distributed
@@ -66,7 +66,7 @@ class Gossip(Synchronization):
         check_count("Gossip", "every", self.every, 1, 'Gossip("exponential", every=1)')
 
     def mixings(self, num_replicas: int) -> tuple[tuple[int, ...], ...]:
-        """Returns how far off the neighbours are; see `Synchronization.mixings`.
+        """Returns the distances of the neighbours; see `Synchronization.mixings`.
 
         >>> Gossip("exponential").mixings(6), Gossip("ring").mixings(6), Gossip().mixings(1)
         (((1,), (2,), (4,)), ((1, 5),), ((),))

@@ -10,7 +10,7 @@ from tfdp.synchronization.weight_averaging import Synchronization, check_count
 class LocalSGD(Synchronization):
     """Averages the replicas' weights every `every` updates (local and post-local SGD).
 
-    1. Each replica updates its weights with its own optimizer, `every` times, by its own part of
+    1. Each replica updates its weights with its own optimizer, `every` times, by its own share of
        the gradient: n times its term of the global batch's, so that the mean over the n replicas
        is that gradient.
     2. The mean of the replicas' weights becomes the weights of all. Momenta and other state of
@@ -21,12 +21,12 @@ class LocalSGD(Synchronization):
     Source: Lin, Stich, Patel, Jaggi: Don't Use Large Mini-Batches, Use Local SGD, arXiv 1808.07217
     (2018), algorithm 1; the warm-up is its post-local SGD.
 
-    Cost: the weights' bytes, 2(n-1)/n times per replica, once a round: 1 / `every` of what a sum of
-    gradients sends. No memory.
+    Cost: the weights' bytes, 2(n-1)/n times per replica, once a round: 1 / `every` of the bytes of
+    summing gradients. No memory.
 
     Args:
       every: The number of updates in a round, at least 1.
-      warmup_steps: After each of so many first updates the replicas synchronize.
+      warmup_steps: The number of first updates after each of which the replicas synchronize.
 
     Raises:
       ValueError: A number is not whole, or out of range.

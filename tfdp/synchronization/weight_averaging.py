@@ -1,27 +1,27 @@
-"""What every synchronization has: the length of its rounds, and what ends one."""
+"""The base of all synchronizations: the length of rounds, and what ends one."""
 
 import abc
 from typing import Any, ClassVar
 
 
 class Synchronization(abc.ABC):
-    """When replicas that train by themselves agree on one set of weights, and on which.
+    """The times at which replicas that train by themselves agree on weights, and the method.
 
     The updates between two synchronizations are a round. A round has `every` updates at most: it
-    also ends with each epoch of `fit`, and where a program calls `strategy.synchronize`. At its end
-    the mean of the replicas' weights is taken, in float32 at least. Without an outer optimizer the
-    replicas go on from that mean. With one, the weights at which the round began minus the mean
-    are its gradient; it updates those weights, and the replicas go on from them.
+    also ends with each epoch of `fit`, and when a program calls `strategy.synchronize`. At its end
+    replicas compute the mean of their weights, in float32 at least. Without an outer optimizer they
+    continue from that mean. With one, its gradient is the weights at which the round began minus
+    the mean; it updates those weights, and the replicas continue from them.
 
-    Variables may be synchronized in `fragments`, each at a time of its own within the `every`
-    updates. And a method may have no such rounds, but mix each replica's weights with those of some
-    others (`mixings`); then a round ends with the epoch, or where a program says so, alone.
+    The variables may be synchronized in `fragments`, each at its own time within the `every`
+    updates. A method may also mix each replica's weights with those of some others (`mixings`);
+    then only an epoch's end, or `strategy.synchronize`, ends a round.
 
     Attributes:
       every: The number of updates in a round, or before each mixing.
       fragments: The number of parts in which the variables are synchronized.
-      overlap: With an outer optimizer: the weight of a replica's own variables where no step waits
-        for the sum that ends a round, and the next one computes meanwhile. None: a step waits.
+      overlap: With an outer optimizer: the weight of a replica's own variables, if the next step
+        computes while the sum that ends a round is on its way. None: a step waits for the sum.
       warmup_steps: The number of first updates after each of which the replicas synchronize.
 
     >>> from tfdp.synchronization import LocalSGD, Synchronization
@@ -42,7 +42,7 @@ class Synchronization(abc.ABC):
     def make_outer_optimizer(self) -> Any:
         """Returns a new `keras.optimizers.Optimizer` that ends rounds; None: the mean ends them.
 
-        Each optimizer of a model has one of its own, made in the strategy's scope.
+        Each optimizer of a model has its own outer optimizer, made in the strategy's scope.
 
         >>> from tfdp.synchronization import DiLoCo
         >>> DiLoCo(every=4).make_outer_optimizer().nesterov

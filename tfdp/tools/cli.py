@@ -128,7 +128,7 @@ def _add_run(commands: argparse._SubParsersAction) -> None:
         "[--timeout S] [--dry-run] [--] COMMAND [ARG ...]",
         description="Starts COMMAND in N processes on this host, as one cluster: every process "
         "gets its TF_CONFIG and its share of the cores. Output lines begin with the rank. If one "
-        "rank fails, the others are ended, and the first failure is reported last.",
+        "rank fails, the command ends the others, and reports the first failure last.",
         allow_abbrev=False,  # else an option of COMMAND could be an ambiguous one of ours
     )
 
@@ -161,7 +161,7 @@ def _add_doctor(commands: argparse._SubParsersAction) -> None:
         DoctorOptions,
         _doctor,
         help="check versions, devices, the cluster and an all-reduce",
-        description="Prints versions, devices and the cluster as the environment describes it, "
+        description="Prints versions, devices and the cluster that the environment describes, "
         "times an all-reduce on every rank, and says what to change. It runs alone or under any "
         "launcher (`tfdp run -n 2 -- tfdp doctor`); then rank 0 prints a line per rank.",
         epilog="Exit code 0 if every check passed, also where there are hints; 1 if one failed.",
@@ -181,12 +181,12 @@ def _add_check_gpu(commands: argparse._SubParsersAction) -> None:
         "check-gpu",
         CheckGpuOptions,
         _check_gpu,
-        help="what works on this machine's GPUs or TPUs, in 24 minutes",
-        description="Asks of one machine with one or more GPUs, or TPUs: "
+        help="check within 24 minutes what works on this machine's GPUs or TPUs",
+        description="Checks one machine with one or more GPUs, or TPUs, in stages: "
         + "; ".join(f"{stage.name}: {stage.asks}" for stage in STAGES)
         + ". Each stage has processes of its own and a limit, and prints a line.",
-        epilog="Exit code 0 if all is well, also where stages are skipped for want of GPUs; 1 if "
-        "one differs, fails or hangs.",
+        epilog="Exit code 0 if no stage differs, fails or hangs, also if some are skipped for want "
+        "of GPUs; else 1.",
     )
 
 
@@ -205,11 +205,11 @@ def _add_report(commands: argparse._SubParsersAction) -> None:
         "report",
         ReportOptions,
         _report,
-        help="one HTML page of what Telemetry logged",
+        help="make an HTML page from the logs of Telemetry",
         description="Makes one self-contained HTML page of the log directory that "
         "tfdp.callbacks.Telemetry wrote, or is still writing: curves, where each rank's steps go, "
-        "who comes last, scaling, the manifest, and what to try next.",
-        epilog="Exit code 0 if the page is written; 2, and no page, where something is missing.",
+        "late ranks, scaling, the manifest, and what to try next.",
+        epilog="Exit code 0 if the page is written; 2, and no page, if something is missing.",
     )
 
 

@@ -24,10 +24,10 @@ def verify(
 ) -> Report:
     """Trains a program on one device and under a strategy, and reports where they first differ.
 
-    1. Train on one device, from fixed seeds. After each step loss, metrics, gradients, weights,
-       layer state and optimizer state are read.
-    2. Train the control: the same from weights that are moved by one unit in the last place of the
-       dtype that they are computed in. Its differences from 1 are rounding, however far it grows.
+    1. Train on one device, from fixed seeds. Read loss, metrics, gradients, weights, layer state
+       and optimizer state after each step.
+    2. Train the control: the same, but from weights moved by one unit in the last place of their
+       compute dtype. Its differences from 1 are rounding, however far that grows.
     3. Train under the strategy, from the same seeds, on the same batches.
     4. A difference between 1 and 3 counts if it exceeds `tolerance` and ten times that of the
        control. If rounding grows, there are two more controls. If the loss or layer state differs,
@@ -35,24 +35,24 @@ def verify(
 
     Call it outside of any scope: in a notebook, in a test (`verify(build, batches).check()` raises
     an error for a difference), or on all ranks under `tfdp run`, which then get the same report.
-    Afterwards random states, Keras' counts of names and the dtype policy are restored. Neither the
-    other arguments of `fit`, such as callbacks, nor the making of batches by a dataset is verified.
-    Under `tfdp.XLAStrategy` one device is the first of its devices, for which the step is compiled
-    too: XLA rounds and draws otherwise than TensorFlow's kernels. Gradients and layers cannot be
-    read there; `DataParallelStrategy` verifies a program for both.
-    With `jit_compile=True` gradients cannot be read, and the runs in which layers are compared are
-    trained without it; Keras' "auto", which compiles on one GPU and not under a strategy, is taken
-    for False on both sides. With `shard` there are no whole gradients.
+    Afterwards it restores random states, Keras' counts of names and the dtype policy. It verifies
+    neither the other arguments of `fit`, such as callbacks, nor the dataset that makes the batches.
+    Under `tfdp.XLAStrategy` the one device is the first of its devices, and its step is compiled
+    too, because XLA rounds and draws differently from TensorFlow's kernels. Gradients and layers
+    cannot be read there; `DataParallelStrategy` verifies a program for both.
+    With `jit_compile=True` gradients cannot be read, and the runs that compare layers are trained
+    without it. Keras' "auto", which compiles on one GPU and not under a strategy, counts as False
+    on both sides. With `shard` there are no whole gradients.
 
-    Cost: the program is built, traced and trained three times, once more with half precision, and
+    Cost: it builds, traces and trains the program three times, once more with half precision, and
     up to five times more if something differs. Every rank trains the runs on one device by itself.
-    All weights, gradients and slots of each step are kept in the host's memory, for one device and
-    for one other run at a time.
+    The host's memory holds all weights, gradients and slots of each step, for one device and for
+    one other run at a time.
 
     Args:
-      build: Returns a compiled model, a new one each time, made from nothing that was made before.
+      build: Returns a new compiled model in each call, made only of objects from that call.
       batches: A list of batches as `fit` takes them from a dataset, `(x, y)` or `(x, y,
-        sample_weight)`, a `tf.data.Dataset`, a pipeline (its first batches, whatever was trained),
+        sample_weight)`, a `tf.data.Dataset`, a pipeline (always its first batches),
         a `PyDataset` or another iterable. Fewer than `steps` are repeated in turn. Short and uneven
         batches show more than even ones.
       steps: Number of steps to train.

@@ -35,7 +35,7 @@ FAST = {
     *(("loop_of_steps", 4), ("steps_in_a_graph", 4), ("epochs_in_a_graph", 4), ("adversaries", 4)),
 }
 
-PAGE = pathlib.Path(__file__).parents[3] / "docs" / "xla" / "README.md"
+PAGE = pathlib.Path(__file__).parents[3] / "docs" / "xla" / "figures.md"
 
 
 def cases():

@@ -26,21 +26,21 @@ def enable_determinism(seed: int) -> None:
        from the seed.
     2. `tf.config.experimental.enable_op_determinism()`: operations whose threads would add values
        as they arrive add them in a fixed order, or raise `UnimplementedError`; `tf.data` keeps its
-       order whatever `deterministic=` says; random operations without any seed raise. On GPUs
-       `tfdp.XLAStrategy` has XLA compile such programs alone.
+       order whatever `deterministic=` says; random operations without any seed raise. For GPUs
+       `tfdp.XLAStrategy` has XLA compile only deterministic programs.
     3. Strategies compare the seed over the ranks, and refuse `topology="auto"` unless
        `TFDP_TOPOLOGY_FILE` keeps its decision: "auto" measures, and other measurements would lead
        to another order of summation. The order of the other topologies is always the same.
-    4. `CUBLAS_WORKSPACE_CONFIG` is set to ":4096:8" where it is not set: on a GPU that computes for
-       several replicas at a time, cuBLAS chooses its kernels alike in each run only so.
-       `TF_DETERMINISTIC_OPS` need not be set, which TensorFlow reads in place of 2.
+    4. `CUBLAS_WORKSPACE_CONFIG` is set to ":4096:8", unless you have set it: only then does cuBLAS
+       choose the same kernels in each run on a GPU that computes for several replicas at a time.
+       You need not set `TF_DETERMINISTIC_OPS`, which TensorFlow reads in place of 2.
 
     Equal runs need the same program, data, versions, number of replicas and processes, kind of
     machine and number of threads (which follow from the cores that a process may use, unless
     `TF_NUM_INTRAOP_THREADS` is set); `tfdp.write_manifest` records these. This function cannot
-    control generators that are made without a seed (`numpy.random.default_rng()`), the order of
-    Python's sets of strings (set `PYTHONHASHSEED`), or what the program's own threads draw from one
-    generator in turn, as with a `PyDataset` with `workers` above 1: derive a seed from the index.
+    control generators without a seed (`numpy.random.default_rng()`), the order of Python's sets of
+    strings (set `PYTHONHASHSEED`), or threads of the program that draw from one generator in turn,
+    as those of a `PyDataset` with `workers` above 1: derive a seed from the index.
 
     Cost: on CPU a step takes as long as without; GPUs have slower algorithms for some operations.
     `tf.data` runs a map that calls Python, or is random by state, on one core. Where one map calls

@@ -25,7 +25,7 @@ FORMAT = 1
 def write_manifest(
     path: str | os.PathLike[str], model: Any = None, data: Any = None
 ) -> dict[str, Any]:
-    """Writes what this run is into a JSON file, to tell it from others and to repeat it.
+    """Writes a description of this run to a JSON file, to identify it and to repeat it.
 
     Any run can do so: with neither a model nor data, no TensorFlow is loaded. In a cluster each
     rank may call this function, and rank 0 writes. The file is replaced at once: a reader sees the
@@ -41,8 +41,8 @@ def write_manifest(
       The manifest that is written; on other ranks the one that they would write.
 
       - `format`: 1. `created`: the time, ISO 8601, UTC.
-      - `command`: the words, interpreter included; `directory`: where it was started. What is given
-        names such as `--api-key` and `wandb.api_key=` is `***`, in addresses and JSON, too.
+      - `command`: the words, interpreter included; `directory`: where it was started. Values of
+        names such as `--api-key` and `wandb.api_key=` become `***`, in addresses and JSON, too.
       - `commit`: `revision` and `modified` (a file that git knows was changed, or git does not know
         the program) of the repository of the program, else of `directory`; null without git.
       - `versions`: of Python, tfdp, TensorFlow, Keras, NumPy, JAX; null: not installed.

@@ -1,4 +1,4 @@
-"""What a rank is started with: a command, a port, its place among the ranks, and an environment."""
+"""The start of a rank: its command, port, place among the ranks, and environment."""
 
 from __future__ import annotations
 

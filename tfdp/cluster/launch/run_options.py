@@ -85,7 +85,7 @@ class RunOptions:
 
     processes: int | Span = option(
         REQUIRED,
-        "how many ranks to start on this host; MIN:MAX: as many as can be had",
+        "how many ranks to start on this host; MIN:MAX: as many as are available",
         flags=("-n", "--processes"),
         at_least=1,
         example="2",
@@ -102,7 +102,7 @@ class RunOptions:
     nodes: int | Span | None = option(
         None,
         "run on so many hosts, with the same command on each and -n ranks on each; MIN:MAX: on as "
-        "many as come",
+        "many as join",
         at_least=1,
         example="2",
         parse=span,
@@ -116,8 +116,8 @@ class RunOptions:
     )
     engine: str = option(
         "auto",
-        "what sums gradients: mpi starts the ranks by the installed mpiexec and needs mpi4py; auto "
-        "and tensorflow start them directly, for TensorFlow's own (%(default)s)",
+        "the engine that sums gradients: mpi starts the ranks by the installed mpiexec and needs "
+        "mpi4py; auto and tensorflow start them directly, for TensorFlow's engine (%(default)s)",
         choices=("auto", "tensorflow", "mpi"),
     )
     devices_per_process: int | None = option(
@@ -129,7 +129,7 @@ class RunOptions:
     )
     gpus_per_process: int | None = option(
         None,
-        "give each rank K of the visible GPUs; by default as many as all can have alike",
+        "give each rank K of the visible GPUs; by default all ranks get equally many",
         at_least=1,
         example="1",
         metavar="K",
@@ -143,15 +143,15 @@ class RunOptions:
     )
     max_restarts: int = option(
         0,
-        "start all ranks again after a failure, at most R times (%(default)s); a training goes on "
-        "where its own checkpoint says",
+        "start all ranks again after a failure, at most R times (%(default)s); a training with a "
+        "Checkpoint continues from there",
         at_least=0,
         example="3",
         metavar="R",
     )
     restart_window_seconds: float | None = option(
         None,
-        "count restarts of the last S seconds alone; by default all of the run",
+        "count only the restarts of the last S seconds; by default all of the run",
         flags=("--restart-window",),
         above=0,
         example="3600",
@@ -159,13 +159,13 @@ class RunOptions:
     )
     discover: str | None = option(
         None,
-        "with -n MIN:MAX, a command that prints how many ranks may run here now; it is asked again "
-        "and again, and the training stops at a checkpoint to go on with that number",
+        "with -n MIN:MAX, a command that prints how many ranks may run here now; tfdp run repeats "
+        "it, and the training stops at a checkpoint to continue with that number",
         metavar="CMD",
     )
     discover_every_seconds: float | None = option(
         None,
-        "seconds between two questions to that command (10)",
+        "seconds between two runs of that command (10)",
         flags=("--discover-every",),
         above=0,
         example="10",
@@ -173,15 +173,15 @@ class RunOptions:
     )
     join_timeout_seconds: float | None = option(
         None,
-        "give the run up when fewer than MIN can be had for S seconds (600)",
+        "end the run when fewer than MIN are available for S seconds (600)",
         above=0,
         example="600",
         metavar="S",
     )
     step_timeout_seconds: float | None = option(
         None,
-        "take for a hang what goes on in no step of a training with a Checkpoint, nor in its "
-        "evaluation, for S seconds; longer than the first step's compilation",
+        "end the run when a training with a Checkpoint reaches no step, nor a batch of its "
+        "evaluation, in S seconds; choose more than the first step's compilation takes",
         above=0,
         example="1800",
         metavar="S",
@@ -195,7 +195,7 @@ class RunOptions:
     )
     dry_run: bool = option(
         False,
-        "print each rank's command and what is set in its environment, and start nothing",
+        "print each rank's command and its environment variables, and start nothing",
     )
 
     def __post_init__(self) -> None:

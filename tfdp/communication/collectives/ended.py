@@ -1,4 +1,4 @@
-"""What ended the collectives of this process: TensorFlow runs none after one that failed.
+"""The first failure of this process' collectives: TensorFlow runs none after it.
 
 Each later one ends with the first one's error, in whatever step it stands. So what failed first is
 noted, and what would begin after it is told so.

@@ -1,4 +1,4 @@
-"""What ranks tell each other of themselves when they meet, and what of it must be alike."""
+"""The introductions of ranks when they meet, and the facts that must be equal on all."""
 
 import importlib.metadata
 import platform

@@ -1,4 +1,4 @@
-"""What processes that meet on a board tell each other: see `ProcessGroup`."""
+"""Messages that all processes exchange on a board: see `ProcessGroup`."""
 
 import json
 import time

@@ -15,7 +15,7 @@ _Tensors = TypeVar("_Tensors")
 
 
 class Transport:
-    """Sends what stands for a bucket or for slices, and notes what that is.
+    """Sends the payload of a bucket or of slices, and records it.
 
     Attributes:
       sent: The values that were summed, in their order, as they travelled.
@@ -33,8 +33,8 @@ class Transport:
         one replica.
       rank: The caller's number among the replicas.
       world_size: The number of replicas.
-      levels_: Makes what `levels` returns; None: all replicas are on one host.
-      sum_rows_: Does what `sum_rows` does; None: by an exchange.
+      levels_: Makes the result of `levels`; None: all replicas are on one host.
+      sum_rows_: Does the same as `sum_rows`; None: by an exchange.
 
     >>> transport = Transport(lambda value: 2 * value)
     >>> float(transport.sum(tf.constant(3.0)))
@@ -124,7 +124,7 @@ class Transport:
         return self._sum_rows(tensor)
 
     def choose(self, index: tf.Tensor, ways: Sequence[Callable[[Transport], _Tensors]]) -> _Tensors:
-        """Returns the tensors that one of several functions makes, given what sends.
+        """Returns the tensors that one of several functions makes, given a transport.
 
         Args:
           index: The position of the function that runs, a scalar int32, the same on all replicas.
@@ -145,9 +145,9 @@ class Transport:
         )
 
     def levels(self) -> tuple[Transport, Transport]:
-        """Returns what sends within the caller's host, and between hosts.
+        """Returns the transports within the caller's host, and between hosts.
 
-        The second one's replicas are those that have the caller's place on their hosts.
+        The second one's replicas have the caller's place on their hosts.
 
         Raises:
           ValueError: The hosts have different numbers of replicas.

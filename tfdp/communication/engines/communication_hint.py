@@ -1,4 +1,4 @@
-"""What TensorFlow's runtime is asked to move tensors with between the devices of replicas."""
+"""The choice of TensorFlow's implementation (NCCL or its rings) for tensors of replicas."""
 
 import itertools
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The protocols by which the Keras adapter, the commands and the callbacks use replicas.
+"""The protocols by which hooks of Keras, commands and callbacks use replicas.
 
 `Replicas` is what the replicas of a strategy do together; `ProcessGroup` is what their processes
 tell each other outside of graphs:

@@ -1,4 +1,4 @@
-"""What ranks have read of a distributed dataset, compared at the 1st, 2nd, 4th, 8th ... batch.
+"""The check that ranks read the same distributed dataset, at the 1st, 2nd, 4th, 8th ... batch.
 
 Each process reads every batch whole and takes its own shares. All batches so far are compared each
 time: one that differs is found, at the latest, after as many again, and most steps compare nothing.

@@ -1,4 +1,4 @@
-"""Global batches of tf.data: the size that they declare, and the cut into replicas' shares."""
+"""Global batches of tf.data: their declared size, and the replicas' shards of them."""
 
 import functools
 import itertools

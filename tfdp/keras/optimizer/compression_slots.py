@@ -1,4 +1,4 @@
-"""What a compression of updates keeps for an optimizer and its variables."""
+"""The state of a compression of updates, for an optimizer and its variables."""
 
 import contextlib
 import logging

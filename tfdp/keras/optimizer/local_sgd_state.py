@@ -1,4 +1,4 @@
-"""What rounds keep for an optimizer, beside its slots, of which each replica has its own."""
+"""The state of rounds for an optimizer, beside its slots, which each replica has for itself."""
 
 import contextlib
 from collections.abc import Iterator, Sequence

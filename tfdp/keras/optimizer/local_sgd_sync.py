@@ -1,4 +1,4 @@
-"""What becomes of the replicas' weights at the end of a round: one mean, or a mix with others'.
+"""The end of a round: one mean of the replicas' weights, or a mix with others'.
 
 What a round needs is in its optimizer: see `round_states`. These functions are called in branches
 that all replicas take alike.

@@ -1,4 +1,4 @@
-"""What becomes of gradients that reach an optimizer, and of what it keeps: one protocol.
+"""The protocol of an optimizer's update: the way of its gradients and of its state.
 
 An optimizer's program is that of one device. What replicas make otherwise in it is said here, and
 nowhere else: which of its variables have which layout, and where summands are summed otherwise

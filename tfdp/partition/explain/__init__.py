@@ -1,1 +1,1 @@
-"""What a finished program exchanges, and why."""
+"""The exchanges of a finished program, and their reasons."""

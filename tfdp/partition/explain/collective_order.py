@@ -1,4 +1,4 @@
-"""What the collectives of a finished program need of each other, and what they are for.
+"""The dependencies between the collectives of a finished program, and their purposes.
 
 Of a step of training, those of *buckets* give what variables that are trained are updated with:
 gradients, and whatever travels with them. *Meetings* are others that buckets need: the step waits

@@ -1,4 +1,4 @@
-"""What a step exchanges, and why: an account of a program for who wrote the step."""
+"""The exchanges of a step and their reasons: a report for the step's author."""
 
 from __future__ import annotations
 
@@ -122,19 +122,19 @@ class CollectiveGroup:
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """What a step exchanges and why, what is computed whole, and what is local.
+    """The exchanges of a step and their reasons, and the operations on shards and on whole batches.
 
-    `explain` makes it; as `str` it is its `text`.
+    `explain` makes it; its `str` is its `text`.
 
     Attributes:
       replicas: The number of replicas.
       total: The operations of the step, without constants.
       collectives: The collectives, in the order in which they begin.
-      whole: What is computed whole.
-      share: The operations that each replica computes on its own share of the batch.
-      everywhere: Those that every replica computes alike, of what all have, such as weights.
-      gathered: Those of `everywhere` that would be shared but for what was gathered before them.
-      undivided: The products of the batch that every replica computes alike: 0 is the goal.
+      whole: The operations that every replica computes on the whole batch.
+      share: The operations that each replica computes on its own shard of the batch.
+      everywhere: The operations on replicated tensors, such as weights, alike on every replica.
+      gathered: Operations of `everywhere` whose inputs would be sharded without an earlier gather.
+      undivided: The products of the batch that every replica computes whole: 0 is the goal.
     """
 
     replicas: int

@@ -1,4 +1,4 @@
-"""What branches give, and what is known of a loop's variables in every round."""
+"""The layouts of branches' results, and of a loop's variables in every iteration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was computed whole is cut again where it has a batch's length: whole is for one operation.
+"""Replicated results with a batch's length, sharded again: replicated is for one operation.
 
 A slice sends nothing. The whole is kept beside it, and made of what is made of it, until an
 operation that costs anything: where another one needs it whole, nothing is gathered.

@@ -1,4 +1,4 @@
-"""Operations that treat each row, such as an example, on its own: which operands are cut."""
+"""Operations that treat each row, such as an example, on its own: which operands are sharded."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What happens besides computing: it happens once, on the first replica, in the program's order."""
+"""Side effects: they happen once, on the first replica, in the program's order."""
 
 import numpy as np
 import tensorflow as tf

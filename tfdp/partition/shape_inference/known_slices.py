@@ -1,4 +1,4 @@
-"""What slices take of the axes of a tensor, and the sizes of what they give."""
+"""The axes of a tensor that slices select, and the sizes of the results."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What processes tell each other of a call, to see that all of them were given the same.
+"""The check that all processes gave a call the same arguments.
 
 Each has the whole of what it is given, and takes its rows. The numbers travel with the first sum of
 the program, where a process has one replica.

@@ -1,4 +1,4 @@
-"""What a program writes without its arguments: a step that finds no batch has done that.
+"""Side effects that need no argument: they also happen in the step that finds no data.
 
 On one device Keras takes the batch in the graph of its step. Where data end whose length is not
 known, the step fails; by then TensorFlow has run what waits for no batch: steps are counted, and

@@ -1,4 +1,4 @@
-"""How the arguments of a call are cut into the parts of the replicas."""
+"""The sharding of a call's arguments over the replicas."""
 
 from __future__ import annotations
 

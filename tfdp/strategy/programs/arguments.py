@@ -1,4 +1,4 @@
-"""The arguments of a call of a partitioned function: what of them is cut, and what traces know."""
+"""The arguments of a partitioned call: which leaves are sharded, and which shapes traces know."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

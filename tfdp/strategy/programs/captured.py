@@ -1,4 +1,4 @@
-"""What a traced program captures from outside, as each local replica has it."""
+"""The variables, tables and constants that a traced program captures, as each replica has them."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a traced function returns: the values of a call in its structure, not recorded by tapes."""
+"""The outputs of a traced function, in its structure, not recorded by tapes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a strategy's `partitioned` returns: a function for one device that is called as one."""
+"""The result of `partitioned`: a function for one device that is called as one."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class OneDeviceView(tf.distribute.Strategy):
 
     @property
     def rank(self) -> int:
-        """The rank of this process in the cluster; 0 where it is alone.
+        """The rank of this process in the cluster; 0 if it is alone.
 
         >>> import tfdp
         >>> tfdp.XLAStrategy().rank
@@ -35,7 +35,7 @@ class OneDeviceView(tf.distribute.Strategy):
 
     @property
     def world_size(self) -> int:
-        """The number of processes in the cluster; 1 where this one is alone.
+        """The number of processes in the cluster; 1 if this one is alone.
 
         >>> import tfdp
         >>> tfdp.DataParallelStrategy(devices=["CPU:0", "CPU:1"]).world_size
@@ -52,7 +52,7 @@ class OneDevicePrograms(OneDeviceView):
 
     @tracebacks.filtered
     def run(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
-        """Runs `fn` on each replica; in a `partitioned` function, as on one device, once.
+        """Runs `fn` on each replica; in a `partitioned` function once, as on one device.
 
         See `tf.distribute.Strategy.run`.
         """
@@ -81,15 +81,16 @@ class OneDevicePrograms(OneDeviceView):
         return tf.nest.map_structure(lambda leaf: gather_one(leaf, axis), value)
 
     def explain(self, model: keras.Model, method: str = "fit") -> Explanation:
-        """Returns what a step of a Keras model exchanges between replicas, and why.
+        """Returns the exchanges between replicas in a step of a Keras model, and their reasons.
 
-        As a text it has 80 columns: each collective with its bytes, what it waits for, and the
-        operation and line that asked for it; and what every replica computes on the whole batch. It
-        writes itself into a log directory for `tfdp report`: see `tfdp.partition.Explanation`.
+        As a text of 80 columns it lists each collective, its bytes, the collectives that it waits
+        for, the operation and line that asked for it, and the operations that every replica
+        computes on the whole batch. `tfdp.partition.Explanation` also writes itself into a log
+        directory for `tfdp report`.
 
         Args:
           model: A model that was built in the scope and has run a step.
-          method: Whose step: "fit", "evaluate" or "predict".
+          method: The method of the step: "fit", "evaluate" or "predict".
 
         Raises:
           ValueError: The method has run no step yet, or only eager ones.
@@ -116,35 +117,36 @@ class OneDevicePrograms(OneDeviceView):
     ) -> Any:
         """Makes all replicas run a function that is written for one device.
 
-        The function is given whole batches and means what it means on one device: its gradient
+        Call the function with whole batches. It computes the same as on one device: its gradient
         tapes, optimizers, metrics and random draws are those of the whole batch, and
-        `num_replicas_in_sync` is 1 in it. It is traced once for batches of any length, as
-        `tf.function` traces, and each replica runs a program made of that trace: on its rows of
-        each argument, with its own copies of the variables. Where the program needs what other
-        replicas have, it is sent: gradients are summed in a few collectives; an operation that
-        mixes examples in a way that is not known is computed whole by every replica.
+        `num_replicas_in_sync` is 1 in it. It is traced once for batches of any length, as by
+        `tf.function`. From that trace each replica's program is made, for its rows of each argument
+        and its own copies of the variables. If the program needs tensors of other replicas, they
+        exchange them: a few collectives sum the gradients. If an operation mixes examples and has
+        no rule, the replicas gather its inputs, and each computes it on the whole batch.
 
         Args:
-          function: A function of tensors, nests of them and other values, or a method, to be
-            decorated. None: the decorator is returned.
-          input_signature: `tf.TensorSpec`s, as for `tf.function`; then it is traced once. A first
-            size that they fix is the batch's length.
-          sharded: Whether an output that has a row for each example is returned as
-            `tf.distribute.DistributedValues`, the rows of each local replica; else all are whole.
-          jit_compile: Whether XLA compiles what lies between the collectives: once for each shape
-            of what it is given, in each local replica. Draws are not compiled: their numbers are
-            those of the program that is not compiled.
+          function: The function or method to decorate, of tensors, nests of them and other values.
+            None: returns the decorator.
+          input_signature: `tf.TensorSpec`s, as for `tf.function`; then it is traced only once. A
+            fixed first size is the batch's length.
+          sharded: Whether to return an output with a row for each example as
+            `tf.distribute.DistributedValues`, the rows of each local replica; if not, the replicas
+            gather all outputs.
+          jit_compile: Whether XLA compiles the parts between the collectives, once for each shape
+            of their inputs in each local replica. Draws are not compiled, so their numbers stay the
+            same.
 
         Returns:
           A callable. It takes whole batches, the same in all processes, or elements of a
-          distributed dataset, each of which every process has its own part of.
+          distributed dataset, of which each process holds its own shards.
 
         Raises:
-          PartitionError: When it is called: the program cannot be partitioned. It names the
-            operation and the line.
-          GradientError: A tape outside goes back through it.
-          RankMismatchError: When it is called: some rank was given other batches or values, as
-            their first and last rows tell; in a graph an `InvalidArgumentError` says so.
+          PartitionError: When it is called: the program cannot be partitioned. The message names
+            the operation and the line.
+          GradientError: A tape outside of the function differentiates through it.
+          RankMismatchError: When it is called: a rank passed other batches or values, as their
+            first and last rows show; in a graph it is an `InvalidArgumentError`.
 
         >>> import tfdp
         >>> strategy = tfdp.DataParallelStrategy(devices=["CPU:0", "CPU:1"])

@@ -1,4 +1,4 @@
-"""Programs that replicas of `strategy.run` call, each in its own trace, given their summands."""
+"""Programs that replicas of `strategy.run` call, each in its own trace, with partial values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What partitioned programs need of a strategy: its scope, replicas, and agreement of processes."""
+"""The strategy for partitioned programs: its scope, replicas, and agreement of processes."""
 
 import contextlib
 import hashlib

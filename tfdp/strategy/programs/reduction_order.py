@@ -1,4 +1,4 @@
-"""What decides the last bits of a strategy's sums: kept with a training, and taken again by it."""
+"""The order of a strategy's sums, which decides their last bits: saved, and used again."""
 
 from __future__ import annotations
 

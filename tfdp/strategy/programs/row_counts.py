@@ -1,4 +1,4 @@
-"""The rows that each replica has of a batch's leaves, each of which is cut by its own length.
+"""The row counts of a batch's leaves, each of which is sharded by its own length.
 
 In semi-supervised training a batch of labelled examples comes beside one of more that have no
 label; a graph of nodes has another number of edges. Most leaves, though, have one length, which

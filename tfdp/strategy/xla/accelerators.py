@@ -1,4 +1,4 @@
-"""What JAX will find on this host, before it is asked, and who else takes it: GPUs above all."""
+"""The accelerators of this host, counted before JAX starts, and other users of them."""
 
 import functools
 import logging

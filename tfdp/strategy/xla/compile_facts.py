@@ -1,4 +1,4 @@
-"""What compiling a program has shown: collectives, transfers to the host, memory."""
+"""The report of a compiled program: collectives, transfers to the host, memory."""
 
 import re
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""How operands lie where XLA's partitioner would silently compute something else than one device.
+"""Layouts of operands, where XLA's partitioner would silently compute another result.
 
 Seen with jaxlib 0.10.2 on CPU devices:
 

@@ -1,4 +1,4 @@
-"""Weights that lie cut on the devices, gathered where a layer needs them and let go.
+"""Weights that are sharded on the devices, gathered where a layer needs them, then freed.
 
 A gather is given each use of a weight by itself, the backward pass' too, so that no weight is whole
 between its uses. What an update makes of a weight, number by number, and sums of all its numbers,

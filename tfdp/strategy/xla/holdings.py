@@ -1,4 +1,4 @@
-"""What a program goes on with from call to call: the arrays that it has returned."""
+"""The arrays that a program returns and passes on from call to call."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How the processes of a cluster join in JAX, by the cluster that tfdp knows."""
+"""The start of `jax.distributed` for the processes of a cluster, as tfdp knows it."""
 
 import contextlib
 import errno

@@ -1,4 +1,4 @@
-"""How arrays lie on the devices: batches cut along their rows, variables whole or cut as chosen."""
+"""The sharding of arrays: batches by rows, variables replicated or sharded as chosen."""
 
 from collections.abc import Sequence
 from typing import Any

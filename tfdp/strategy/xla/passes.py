@@ -1,4 +1,4 @@
-"""What a program's module goes through between TensorFlow, which lowers it, and XLA's compiler.
+"""The passes over a program's module, between TensorFlow's lowering and XLA's compiler.
 
 The module is parsed once, handed from pass to pass, and written once.
 """

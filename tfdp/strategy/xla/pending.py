@@ -1,4 +1,4 @@
-"""What the devices of all processes compute together, which this process may wait for.
+"""Computations of all processes' devices that this process may wait for.
 
 JAX has no way to end such a wait: see `processes`.
 """

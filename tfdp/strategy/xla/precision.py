@@ -1,4 +1,4 @@
-"""What products and convolutions of float32 are computed in, as the user's settings ask.
+"""The precision of float32 products and convolutions, as the user's settings ask.
 
 The operands' precision in the program says it, one of three levels that XLA's compilers read:
 

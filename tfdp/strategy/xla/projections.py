@@ -1,4 +1,4 @@
-"""What images are as a projective transformation has them, by operations that XLA has."""
+"""Projective transformations of images, by operations that XLA has."""
 
 from typing import Literal
 

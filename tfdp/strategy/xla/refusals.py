@@ -1,4 +1,4 @@
-"""What cannot be a program of XLA, found before anything is compiled."""
+"""Operations that XLA cannot compile, found before anything is compiled."""
 
 import contextlib
 import re

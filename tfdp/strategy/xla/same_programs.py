@@ -1,4 +1,4 @@
-"""Whether all processes have lowered the same program, asked before it is compiled and run.
+"""The check that all processes have lowered the same program, before it is compiled.
 
 Processes whose programs differ would wait for each other for ever, or train apart in silence.
 """

@@ -31,30 +31,31 @@ _SHARDS = ("optimizer", "parameters")
 class XLAStrategy(OneDeviceView, tf.distribute.OneDeviceStrategy):
     """Trains a Keras model on GPUs or TPUs exactly as one of them given the global batch would.
 
-    A step is traced once, as on one device, for batches of one size; XLA partitions it for all
-    chips, and JAX's runtime runs it (`pip install 'tfdp[xla-cuda13]'`, or `'tfdp[tpu]'`). Weights
-    stay on the chips between steps, written in place, and come to the host when they are read
-    there. `BatchNormalization` has the whole batch's statistics, and no option asks for others.
+    The strategy traces a step once, as on one device, for batches of one size. XLA partitions it
+    for all chips, and JAX's runtime runs it (`pip install 'tfdp[xla-cuda13]'`, or `'tfdp[tpu]'`).
+    Weights stay on the chips between steps, written in place, and come to the host when your code
+    reads them. `BatchNormalization` uses the statistics of the whole batch; there is no option.
 
-    A batch of another size is compiled anew, which a warning says. What XLA cannot compile is
-    computed by the host before a step, if it depends on nothing but the batch: strings and lookup
-    tables of a model's first layers, and sizes that their values decide. Else it is refused by name
-    before anything runs, as are Python callbacks such as `tf.numpy_function`, and `run_eagerly`.
+    A batch of another size is compiled anew, and a warning says so. The host computes operations
+    that XLA cannot compile before a step, if they depend only on the batch: strings and lookup
+    tables of a model's first layers, and sizes that their values decide. All others are refused by
+    name before anything runs, and so are Python callbacks (`tf.numpy_function`) and `run_eagerly`.
 
-    Several processes, which `tfdp run`, Slurm, MPI, Kubernetes or Ray start, run the same script;
-    they join in JAX when the first strategy is made, before JAX is used. Of a
-    `tfdp.data.pipeline` each process reads the rows of its own chips; of other data each gives
-    whole batches, which are compared, and sends its own chips their rows. Variables have the first
-    process' initial values. What callbacks write into them, each process must write alike. All
-    processes must save models and have the same callbacks; the first one alone writes the files.
+    Several processes, started by `tfdp run`, Slurm, MPI, Kubernetes or Ray, run the same script.
+    They join in JAX when you make the first strategy, which must come before any use of JAX. From
+    a `tfdp.data.pipeline` each process reads the rows of its own chips. Other data are passed whole
+    in each process; the processes compare them, and send their own chips their rows. Variables have
+    the first process' initial values. Callbacks that write variables must write the same values in
+    each process. All processes must save models and have the same callbacks; only the first one
+    writes files.
 
     Args:
       devices: JAX's devices, such as `jax.devices()[:4]`. None: all of them. The name of a
         topology, such as "v5e:2x4" or "h100:8": chips that need not be there, for
         `compile_ahead` alone.
-      shard: What is cut beside the batch, each variable of 65,536 elements or more whose size along
-        an axis is a multiple of the number of devices: "optimizer", the variables that are no
-        weights; "parameters", weights as well. None: nothing.
+      shard: The variables that are sharded: "optimizer", all that are no weights, such as the
+        optimizer's; "parameters", weights as well. A variable needs 65,536 elements, and an axis
+        whose size is a multiple of the number of devices. None: none.
 
     Raises:
       ImportError: JAX is not installed, or is too old.
@@ -105,7 +106,7 @@ class XLAStrategy(OneDeviceView, tf.distribute.OneDeviceStrategy):
         return f"XLAStrategy({self.extended.layouts})"
 
     def describe(self) -> dict[str, Any]:
-        """Returns what the strategy is, for `tfdp.write_manifest`; JSON.
+        """Describes the strategy for `tfdp.write_manifest`, as JSON.
 
         >>> import tfdp
         >>> sorted(tfdp.XLAStrategy().describe())
@@ -124,25 +125,25 @@ class XLAStrategy(OneDeviceView, tf.distribute.OneDeviceStrategy):
     def run(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
         """Runs `fn` on all devices together, as one device given the whole batch runs it.
 
-        It is compiled for each shape of its arguments, and in it there is one replica:
-        `num_replicas_in_sync` is 1, `all_reduce` returns what it is given. It may be called
-        eagerly, or in a `tf.function`, in loops and branches, too; what is around it in one is the
-        host's. See docs/xla for what a loop of one's own should know.
+        XLA compiles `fn` for each shape of its arguments. It sees one replica:
+        `num_replicas_in_sync` is 1, and `all_reduce` returns its argument. Call `run` eagerly, or
+        in a `tf.function`, also in its loops and branches; the host runs the code around it.
+        docs/xla describes loops of your own.
 
         Args:
-          fn: A function for one device. It is traced, as by `tf.function`.
+          fn: A function for one device, traced as by `tf.function`.
           args: Its arguments, whole batches.
-          kwargs: Those by name.
-          options: As tf.distribute has them; they are about devices with batches of their own.
+          kwargs: Its arguments by name.
+          options: tf.distribute's, for devices with batches of their own; no effect here.
 
         Returns:
-          What `fn` returns, whole.
+          The outputs of `fn`, gathered.
 
         Raises:
-          PartitionError: It has what XLA cannot compile. It names the operation and the line.
-          TypeError: It is given strings, an iterator, or tensors that are not dense.
+          PartitionError: XLA cannot compile an operation. The message names it, and the line.
+          TypeError: An argument is a string, an iterator, or a tensor that is not dense.
           RuntimeError: It is called in a `tf.function` with `jit_compile=True`.
-          GradientError: A tape outside goes back through it.
+          GradientError: A tape outside of `fn` differentiates through it.
 
         >>> import tfdp
         >>> strategy = tfdp.XLAStrategy()
@@ -160,7 +161,7 @@ class XLAStrategy(OneDeviceView, tf.distribute.OneDeviceStrategy):
         return self._runs(fn, args, kwargs)
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
-        """Reduces what a program returned, which is whole, over `axis` alone; nests leaf by leaf.
+        """Reduces a program's outputs over `axis`, leaf by leaf; each is one value for all devices.
 
         Args:
           reduce_op: "SUM" or "MEAN", or the `tf.distribute.ReduceOp`.
@@ -180,7 +181,7 @@ class XLAStrategy(OneDeviceView, tf.distribute.OneDeviceStrategy):
         return tf.nest.map_structure(lambda leaf: over(leaf, axis), value)
 
     def gather(self, value: Any, axis: int) -> Any:
-        """Returns what a program returned, which is whole: there is nothing to join along `axis`.
+        """Returns `value`: a program's outputs are gathered already, along any `axis`.
 
         >>> import tfdp
         >>> tfdp.XLAStrategy().gather(tf.constant([1.0, 3.0]), axis=0).numpy()
@@ -191,7 +192,7 @@ class XLAStrategy(OneDeviceView, tf.distribute.OneDeviceStrategy):
     def partitioned(self, function: Callable[..., Any] | None = None) -> Any:
         """Makes all devices run a function that is written for one.
 
-        It is given whole batches and means what it means on one device. It is compiled for each
+        Call it with whole batches. It computes the same as on one device. XLA compiles it for each
         shape of its arguments.
 
         Args:
@@ -202,7 +203,7 @@ class XLAStrategy(OneDeviceView, tf.distribute.OneDeviceStrategy):
           A callable, which takes whole batches and returns tensors.
 
         Raises:
-          PartitionError: When it is called: it has what XLA cannot compile. It names the operation
+          PartitionError: When it is called: XLA cannot compile an operation. The message names it,
             and the line.
 
         >>> import tfdp
@@ -226,22 +227,22 @@ class XLAStrategy(OneDeviceView, tf.distribute.OneDeviceStrategy):
     def compile_ahead(self, model: keras.Model, batch: Any, method: str = "fit") -> CompileFacts:
         """Compiles a model's step without running it, for chips that need not be there.
 
-        A step that does not fit into a chip's memory is an error here, as it would be there. Where
-        the devices are there, the method then has its program at once.
+        A step that does not fit into a chip's memory raises an error, as it would on the chip. If
+        the devices are there, the method then starts with its program compiled.
 
         Args:
           model: A model that was made, and compiled by Keras, in the scope.
-          batch: A batch as the model's data have it, such as `(x, y)`, with `tf.TensorSpec` in
-            place of tensors, or tensors. `dataset.element_spec` is one, where all sizes are known.
-          method: Whose step: "fit", "evaluate" or "predict".
+          batch: A batch as `fit` takes it, such as `(x, y)`, of `tf.TensorSpec` or of tensors, such
+            as `dataset.element_spec`, if that knows all sizes.
+          method: The method of the step: "fit", "evaluate" or "predict".
 
         Returns:
-          What compiling has shown: collectives, memory, seconds.
+          A report of the compiled step: collectives, memory, seconds.
 
         Raises:
           ValueError: A size is not known, or `method` is another one.
           MemoryError: The step does not fit into a chip's memory.
-          PartitionError: It has what XLA cannot compile.
+          PartitionError: XLA cannot compile an operation.
           ScopeError: The model was made outside of the scope.
 
         >>> import keras, tfdp
@@ -257,11 +258,11 @@ class XLAStrategy(OneDeviceView, tf.distribute.OneDeviceStrategy):
         return facts
 
     def explain(self, model: keras.Model, method: str = "fit") -> CompileFacts:
-        """Returns what compiling a model's step has shown: seconds, collectives and memory.
+        """Returns a report of a model's compiled step: seconds, collectives and memory.
 
         Args:
           model: A model that was built in the scope and has run a step.
-          method: Whose step: "fit", "evaluate" or "predict".
+          method: The method of the step: "fit", "evaluate" or "predict".
 
         Raises:
           ValueError: The method has run no step yet.

@@ -1,4 +1,4 @@
-"""What is planned with: the work of a rank and the links, from the options, logs and files."""
+"""The inputs of a plan: the work of a rank and the links, from options, logs and files."""
 
 from __future__ import annotations
 

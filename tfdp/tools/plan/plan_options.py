@@ -46,7 +46,7 @@ class PlanOptions:
     )
     examples_per_second: float | None = option(
         None,
-        "what one rank alone trains; else the model is timed on this machine",
+        "the rate of one rank alone; otherwise the model is timed on this machine",
         above=0,
         example="220",
     )
@@ -88,7 +88,7 @@ class PlanOptions:
         metavar="FILE",
     )
     engine: str | None = option(
-        None, "what moves the bytes of described links (tensorflow)", choices=tuple(ENGINES)
+        None, "the engine on described links (tensorflow)", choices=tuple(ENGINES)
     )
     deviation: float | None = option(
         None,
@@ -112,10 +112,10 @@ class PlanOptions:
         at_most=2**31,
         example="4",
     )
-    shard: str = option("none", "what is divided among ranks (%(default)s)", choices=SHARDS)
+    shard: str = option("none", "the sharded state (%(default)s)", choices=SHARDS)
     memory: float | None = option(
         None,
-        "what a rank has: says from how many ranks on the model fits",
+        "the memory of a rank: prints from how many ranks on the model fits",
         parse=quantities.size,
         metavar="SIZE",
     )

@@ -1,4 +1,4 @@
-"""What is sent for a bucket: the bytes of each compression, as patterns of the links."""
+"""The bytes of a bucket under each compression, as patterns of the links."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""What one replica computes in a step, and the gradients that come of it."""
+"""The computation of one replica in a step, and its gradients."""
 
 import dataclasses
 import math

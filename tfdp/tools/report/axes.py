@@ -1,4 +1,4 @@
-"""What charts draw where: axes with their numbers, and long lines as few points."""
+"""The geometry of charts: axes with their numbers, and long lines as few points."""
 
 from __future__ import annotations
 

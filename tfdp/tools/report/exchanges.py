@@ -1,4 +1,4 @@
-"""What a step exchanges, as tables of the page, from `explain.json` of a partitioned program."""
+"""The exchanges of a step, as tables of the page, from a partitioned program's `explain.json`."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What follows when the ranks of all nodes have ended: another attempt, or the run's end."""
+"""The decision when the ranks of all nodes have ended: another attempt, or the run's end."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What launchers say to each other: JSON, after the handshake by which both prove the secret.
+"""The messages between launchers: JSON, after a handshake by which both prove the secret.
 
 1. A node introduces itself (`introduction`), and the rendezvous takes it in or sends `REFUSED`.
 2. A node that has places for ranks says `READY`, with a port for each.
