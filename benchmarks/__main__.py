@@ -106,7 +106,7 @@ def _data(options: DataOptions, parser: argparse.ArgumentParser) -> int:
     set_environment()
 
     from benchmarks.data.rates import run
-    from tfdp.tools.demo.image_sets import DataUnavailableError
+    from tutorials.datasets import DataUnavailableError
 
     try:
         return run(options)

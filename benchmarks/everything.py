@@ -25,7 +25,7 @@ _SWEEPS += [
 
 # The commands by the name of what they print, the quick ones first; {folder} receives all of it.
 COMMANDS: Mapping[str, str] = {
-    "demo": "tfdp demo --output {folder}/demo.png",
+    "demo": "python -m tutorials.demo --output {folder}/demo.png",
     "doctor": "tfdp run -n 2 -- tfdp doctor",
     "equivalence": "python -m benchmarks equivalence",
     "partitioners": "python -m benchmarks partitioners --results {folder}/partitioners.jsonl",
