@@ -43,6 +43,7 @@ class Bound:
       bytes_per_second: The rate of one link, measured by one TCP stream.
       ends: The number of the links' ends: hosts, or ranks where all are on one host.
       ranks: The number of ranks.
+      limit: The limit that the links were given, in words; "" for none.
 
     >>> bound = Bound(24e6, ends=4, ranks=4)
     >>> round(bound.seconds(25_000_000), 3), round(bound.bus_rate(25_000_000, 1.5625) / 1e6)
@@ -52,6 +53,7 @@ class Bound:
     bytes_per_second: float
     ends: int
     ranks: int
+    limit: str = ""
 
     def seconds(self, size_bytes: int) -> float:
         """Returns the least time for an all-reduce."""
@@ -61,12 +63,12 @@ class Bound:
         """Returns the bytes per second that each rank of a ring would have to send in that time."""
         return 2 * (self.ranks - 1) / self.ranks * size_bytes / seconds
 
-    def describe(self, rate: str | None) -> str:
-        """Returns the links in words, for a limit of `rate`."""
+    def describe(self) -> str:
+        """Returns the links in words."""
         megabits = f"{self.bytes_per_second * 8 / 1e6:.0f} Mbit/s"
-        if self.ends == self.ranks and rate is None:
+        if self.ends == self.ranks and not self.limit:
             return f"{self.ranks} ranks. One TCP stream carries {megabits}."
-        limit = f" of {rate}" if rate else ""
+        limit = f" of {self.limit}" if self.limit else ""
         return f"{self.ranks} ranks on {self.ends} hosts. A link carries {megabits}{limit}."
 
 
