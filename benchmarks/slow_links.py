@@ -17,8 +17,7 @@ from benchmarks.sending import named
 from tfdp.base.command_line import add_command, check, option, require, set_environment
 from tfdp.tools.bench import link_rate
 from tfdp.tools.bench.bench_tables import write_results
-from tfdp.tools.bench.child_process import ChildFailure
-from tfdp.tools.bench.json_worker import run_for_json
+from tfdp.tools.bench.child_process import ChildFailure, run_for_json
 
 MODELS = ("mlp", "transformer")
 

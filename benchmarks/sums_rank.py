@@ -9,13 +9,15 @@ import numpy as np
 
 from benchmarks import hosts, on_host
 from tfdp.cluster import run_status
-from tfdp.tools.bench import bench_rank, other_engines
+from tfdp.tools.bench import bench_rank
 from tfdp.tools.bench.bench_rank import Engine, RankPlan
 
 
 def _stock(plan: RankPlan, rank: int) -> Engine:
+    from tfdp.tools.bench.fit_worker import multi_worker_strategy
+
     run_status.tell(made=True)
-    strategy = other_engines.multi_worker_strategy()
+    strategy = multi_worker_strategy()
     return lambda side, elements: bench_rank.sum_of_strategy(strategy, elements)
 
 
@@ -23,7 +25,9 @@ def _gloo(plan: RankPlan, rank: int) -> Engine:
     import torch
     from torch import distributed
 
-    other_engines.join_torch(hosts.INTERFACE if on_host.is_on_host() else "lo")
+    from tfdp.tools.bench.ddp_worker import join_torch
+
+    join_torch(hosts.INTERFACE if on_host.is_on_host() else "lo")
 
     def make(side: str, elements: int) -> Callable[[], np.ndarray]:
         own = torch.full((elements,), float(rank + 1))

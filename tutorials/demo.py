@@ -198,7 +198,8 @@ def run(options: DemoOptions) -> int:
     if place.rank == 0:
         draw(runs, f"{options.dataset}: {' and '.join(runs)}, same seed", options.output)
         print(f"Curves: {options.output}", flush=True)
-    return verdict(*(each.weights for each in runs.values()), tells=place.rank == 0)
+    expected, found = (each.weights for each in runs.values())
+    return verdict(expected, found, tells=place.rank == 0)
 
 
 def verdict(expected: Sequence[np.ndarray], found: Sequence[np.ndarray], tells: bool = True) -> int:

@@ -13,8 +13,7 @@ from typing import Any
 
 from benchmarks import hosts
 from benchmarks.on_host import on_hosts
-from tfdp.tools.bench.child_process import ChildFailure
-from tfdp.tools.bench.json_worker import run_for_json
+from tfdp.tools.bench.child_process import ChildFailure, run_for_json
 
 RATES = (50, 200, 1000)  # Mbit/s
 PLACES = ("0,1", "0,1,2", "0,1,2,3")

@@ -20,8 +20,7 @@ from benchmarks.plan import fitting
 from benchmarks.plan.fitting import Cell
 from tfdp.base.atomic_files import replace_text
 from tfdp.base.command_line import add_command, check, option, require, set_environment
-from tfdp.tools.bench.child_process import ChildFailure
-from tfdp.tools.bench.json_worker import run_for_json
+from tfdp.tools.bench.child_process import ChildFailure, run_for_json
 
 WITHIN = 0.15
 

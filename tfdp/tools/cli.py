@@ -12,11 +12,10 @@ from tfdp.base.command_line import add_command, require
 from tfdp.cluster.launch.run_options import RunOptions
 from tfdp.data.index_command import add_data
 from tfdp.tools.bench.bench_options import BenchOptions
-from tfdp.tools.check_gpu.check_gpu_options import CheckGpuOptions
-from tfdp.tools.check_gpu.stages import STAGES
-from tfdp.tools.doctor.doctor_options import DoctorOptions
+from tfdp.tools.check_gpu.stages import STAGES, CheckGpuOptions
+from tfdp.tools.doctor import DoctorOptions
 from tfdp.tools.plan.plan_options import PlanOptions
-from tfdp.tools.report.report_options import ReportOptions
+from tfdp.tools.report import ReportOptions
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,7 +51,6 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_bench(commands: argparse._SubParsersAction) -> None:
-    """Adds `bench` to the commands."""
     add_command(
         commands,
         "bench",
@@ -117,7 +115,6 @@ def _run(options: RunOptions, parser: argparse.ArgumentParser) -> int:
 
 
 def _add_doctor(commands: argparse._SubParsersAction) -> None:
-    """Adds `doctor` to the commands."""
     add_command(
         commands,
         "doctor",
@@ -138,7 +135,6 @@ def _doctor(options: DoctorOptions, parser: argparse.ArgumentParser) -> int:
 
 
 def _add_check_gpu(commands: argparse._SubParsersAction) -> None:
-    """Adds `check-gpu` to the commands."""
     add_command(
         commands,
         "check-gpu",
@@ -162,7 +158,6 @@ def _check_gpu(options: CheckGpuOptions, parser: argparse.ArgumentParser) -> int
 
 
 def _add_report(commands: argparse._SubParsersAction) -> None:
-    """Adds `report` to the commands."""
     add_command(
         commands,
         "report",
@@ -194,7 +189,6 @@ def _report(options: ReportOptions, parser: argparse.ArgumentParser) -> int:
 
 
 def _add_plan(commands: argparse._SubParsersAction) -> None:
-    """Adds `plan` to the commands."""
     add_command(
         commands,
         "plan",

@@ -14,10 +14,10 @@ from tfdp.base import machine
 from tfdp.base.atomic_files import replace_text
 from tfdp.cluster import Cluster
 from tfdp.errors import ClusterError
+from tfdp.tools.doctor import DoctorOptions
 from tfdp.tools.doctor import rank_facts as facts_
 from tfdp.tools.doctor.cluster_hints import described, hints
 from tfdp.tools.doctor.doctor_lines import cluster_lines, mpi_line, rank_lines, versions_line
-from tfdp.tools.doctor.doctor_options import DoctorOptions
 from tfdp.tools.doctor.rank_facts import Measurement, RankFacts
 
 _INSTALL = (

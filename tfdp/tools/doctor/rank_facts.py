@@ -59,12 +59,10 @@ class RankFacts:
         return any(device.startswith("GPU") for device in self.devices)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the object that :meth:`from_json` takes."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RankFacts:
-        """Returns the facts that another rank has sent."""
         return cls(**value)
 
 
