@@ -14,10 +14,9 @@ import tfdp
 from tfdp.tools.bench.bench_devices import of_replicas, split
 from tfdp.tools.check_gpu.check_programs import PROGRAMS, batches
 from tfdp.tools.check_gpu.stages import StageFinding
-from tfdp.tools.doctor import rank_facts
 from tfdp.tools.doctor.cluster_hints import hints
-from tfdp.tools.doctor.examination import own_facts
 from tfdp.tools.doctor.measure import measure
+from tfdp.tools.doctor.rank_facts import chosen, own_facts
 
 _SIZE = 512
 # A product of 512 terms in float32; TensorFloat-32 is off.
@@ -34,7 +33,7 @@ def seen(device: str) -> StageFinding:
         names = of_replicas(2, "CPU")
     tf.config.experimental.enable_tensor_float_32_execution(False)
     strategy = tfdp.DataParallelStrategy(devices=names or None)
-    own = own_facts(0, strategy, rank_facts.chosen(os.environ))
+    own = own_facts(0, strategy, chosen(os.environ))
     advice = [hint.text for hint in hints([own])]
     details = {
         "facts": own.to_json(),
