@@ -42,7 +42,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 demo: $(RUN_SETUP) ## Train on one device and on two replicas, compare, draw the curves
-	@$(BIN)/tfdp demo $(DEMO_FLAGS)
+	@$(BIN)/python -m tutorials.demo $(DEMO_FLAGS)
 
 test: $(DEV_SETUP) ## Run every mechanism in one variant, and the docstrings' examples
 	@TFDP_TESTS_FAST=1 $(BIN)/python $(PYTEST) -m "not exhaustive" --doctest-modules tfdp benchmarks tests

@@ -26,6 +26,7 @@ from benchmarks.partitioners import add_partitioners
 from benchmarks.plan.command import add_plan
 from benchmarks.slow_links import add_slow_links
 from benchmarks.slow_ranks import add_slow_ranks
+from benchmarks.sums import add_sums
 from benchmarks.synchronization import add_synchronization
 from benchmarks.telemetry import add_telemetry
 from benchmarks.versions import add_versions
@@ -78,6 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
         add_plan,
         add_slow_links,
         add_slow_ranks,
+        add_sums,
         add_synchronization,
         add_telemetry,
         add_versions,
@@ -106,7 +108,7 @@ def _data(options: DataOptions, parser: argparse.ArgumentParser) -> int:
     set_environment()
 
     from benchmarks.data.rates import run
-    from tfdp.tools.demo.image_sets import DataUnavailableError
+    from tutorials.datasets import DataUnavailableError
 
     try:
         return run(options)

@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tfdp.base.command_line import add_command, check, option, require, set_environment
-from tfdp.tools.bench.child_process import ChildFailure
-from tfdp.tools.bench.json_worker import run_for_json
+from tfdp.tools.bench.child_process import ChildFailure, run_for_json
 
 #: By the name of a model its blocks, the examples of a step, and a word on both.
 MODELS = {

@@ -18,7 +18,7 @@ from keras import layers
 import tfdp
 from benchmarks.memory_worker import forget_peak, peak_mb, resident_mb
 from tfdp.tools.bench.bench_devices import split
-from tfdp.tools.bench.step_times import StepTimes
+from tfdp.tools.bench.fit_worker import StepTimes
 
 
 class Block(layers.Layer):

@@ -76,7 +76,7 @@ def measure(options: CheckpointOptions) -> tuple[dict[str, list[float]], float]:
 
     import tfdp
     from tfdp.tools.bench.bench_models import build_model, random_batch
-    from tfdp.tools.bench.step_times import StepTimes
+    from tfdp.tools.bench.fit_worker import StepTimes
 
     strategy = tfdp.DataParallelStrategy(devices=[f"CPU:{i}" for i in range(options.replicas)])
     models = {}

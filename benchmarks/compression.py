@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import keras
 
     from tfdp.base.recording import Recorder
-    from tfdp.tools.demo.train import TrainingRun
+    from tutorials.demo import TrainingRun
 
 _SEED = 0
 _BATCH = 64
@@ -133,12 +133,12 @@ class Measured:
 def _trained(replicas: int, name: str, epochs: int) -> Measured:
     import tfdp
     from tfdp.base.recording import Recorder
-    from tfdp.tools.demo import image_sets
-    from tfdp.tools.demo.train import train
+    from tutorials import datasets
+    from tutorials.demo import train
 
     if replicas == 1:
         run = train(
-            image_sets.load("digits"), strategy=None, epochs=epochs, batch_size=_BATCH, seed=_SEED
+            datasets.load("digits"), strategy=None, epochs=epochs, batch_size=_BATCH, seed=_SEED
         )
         return Measured(run, 0.0)
     strategy = tfdp.DataParallelStrategy(
@@ -146,7 +146,7 @@ def _trained(replicas: int, name: str, epochs: int) -> Measured:
     )
     recorder = Recorder(strategy.extended.worker_devices)
     run = train(
-        image_sets.load("digits"),
+        datasets.load("digits"),
         strategy=strategy,
         epochs=epochs,
         batch_size=_BATCH,

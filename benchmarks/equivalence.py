@@ -11,8 +11,7 @@ from rich.table import Table
 
 from tfdp.base import machine
 from tfdp.base.command_line import add_command, check, option, require, set_environment
-from tfdp.tools.bench.child_process import ChildFailure
-from tfdp.tools.bench.json_worker import run_for_json
+from tfdp.tools.bench.child_process import ChildFailure, run_for_json
 
 # The largest difference that counts as equal, over the largest value of one device.
 BOUND = 1e-5

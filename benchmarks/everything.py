@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from tfdp.base.atomic_files import replace_text
 from tfdp.base.command_line import REQUIRED, add_command, check, option
 
-_HOSTS = "tfdp bench --hosts 2 --processes 4 --rate 200mbit --sizes 25MB --rounds 1 --order"
+_HOSTS = "python -m benchmarks sums --hosts 2 --processes 4 --rate 200mbit --sizes 25MB "
+_HOSTS += "--rounds 1 --order"
 _HOSTS_SIDES = "--topology native,halving_doubling,hierarchical,ring,torus,auto,stock,gloo,mpi4py"
 _SWEEP = "python -m benchmarks {command} --jobs 2 --task {task} --results {{folder}}/{name}.jsonl "
 _SWEEP += "--output {{folder}}/{name}.png --table {{folder}}/{name}.md"
@@ -25,7 +26,7 @@ _SWEEPS += [
 
 # The commands by the name of what they print, the quick ones first; {folder} receives all of it.
 COMMANDS: Mapping[str, str] = {
-    "demo": "tfdp demo --output {folder}/demo.png",
+    "demo": "python -m tutorials.demo --output {folder}/demo.png",
     "doctor": "tfdp run -n 2 -- tfdp doctor",
     "equivalence": "python -m benchmarks equivalence",
     "partitioners": "python -m benchmarks partitioners --results {folder}/partitioners.jsonl",
@@ -56,11 +57,12 @@ COMMANDS: Mapping[str, str] = {
     "logs-of-one": "python docs/telemetry/train.py {folder}/logs/one",
     "logs-of-two": "tfdp run -n 2 -- python docs/telemetry/train.py {folder}/logs/two",
     "report": "tfdp report {folder}/logs/two --compare {folder}/logs/one",
-    "loopback": "tfdp bench --processes 2 --sizes 4KB,1MB,100MB --output {folder}/loopback.png",
-    "small-sums": "tfdp bench --engine mpi --topology native,graph,mpi4py --sizes 4KB,1MB "
-    "--repeats 50 --output {folder}/small-sums.png",
-    "four-hosts": "tfdp bench --hosts 4 --processes 4 --rate 200mbit --sizes 25MB --rounds 1 "
-    "--topology native,direct,torus,halving_doubling,ring,tree,stock,gloo,mpi4py "
+    "loopback": "python -m benchmarks sums --processes 2 --sizes 4KB,1MB,100MB "
+    "--output {folder}/loopback.png",
+    "small-sums": "python -m benchmarks sums --engine mpi --topology native,graph,mpi4py "
+    "--sizes 4KB,1MB --repeats 50 --output {folder}/small-sums.png",
+    "four-hosts": "python -m benchmarks sums --hosts 4 --processes 4 --rate 200mbit --sizes 25MB "
+    "--rounds 1 --topology native,direct,torus,halving_doubling,ring,tree,stock,gloo,mpi4py "
     "--output {folder}/four-hosts.png",
     "order-0011": f"{_HOSTS} 0,0,1,1 {_HOSTS_SIDES} --output {{folder}}/order-0011.png",
     "order-0101": f"{_HOSTS} 0,1,0,1 {_HOSTS_SIDES} --output {{folder}}/order-0101.png",

@@ -13,10 +13,9 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 
-from benchmarks import faults_training
+from benchmarks import faults_training, hosts
 from benchmarks.faults_run import Fault, Run, one_run, started, until_ended
 from tfdp.base import machine
-from tfdp.tools.bench import hosts
 
 # How the ranks of the two hosts are started: as by a scheduler, which starts both again when both
 # have ended, or by launchers that meet. With 1:2 one host goes on alone.

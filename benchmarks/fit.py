@@ -16,9 +16,8 @@ from tfdp.base import machine
 from tfdp.base.command_line import add_command, check, option, require
 from tfdp.tools.bench.bench_models import DENSE, MODELS
 from tfdp.tools.bench.bench_tables import write_results
-from tfdp.tools.bench.child_process import ChildFailure, unset_launcher_settings
-from tfdp.tools.bench.json_worker import run_for_json
-from tfdp.tools.bench.other_engines import SIDES
+from tfdp.tools.bench.child_process import ChildFailure, run_for_json, unset_launcher_settings
+from tfdp.tools.bench.fit_worker import SIDES
 from tfdp.tools.bench.ratios import Ratio, ratio, spread
 
 ENGINES = {"tensorflow": "tfdp", "mpi": "tfdp_mpi"}

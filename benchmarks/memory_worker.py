@@ -20,7 +20,7 @@ from tfdp.callbacks.checkpoint import model_variables
 from tfdp.callbacks.checkpoint.checkpoint_writer import CheckpointWriter
 from tfdp.communication.replicas import processes_of
 from tfdp.tools.bench import bench_models
-from tfdp.tools.bench.step_times import StepTimes
+from tfdp.tools.bench.fit_worker import StepTimes
 
 # The first step traces.
 _WARM_UP = 3

@@ -104,7 +104,7 @@ def measure(
 
     import tfdp
     from tfdp.tools.bench.bench_models import build_model, random_batch
-    from tfdp.tools.bench.step_times import StepTimes
+    from tfdp.tools.bench.fit_worker import StepTimes
 
     devices = [f"CPU:{i}" for i in range(options.replicas)] if processes == 1 else None
     made: dict[str, tuple[Any, Any]] = {}

@@ -11,13 +11,13 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import hosts
+from benchmarks.on_host import on_hosts
 from benchmarks.sending import named
 from tfdp.base.command_line import add_command, check, option, require, set_environment
-from tfdp.tools.bench import hosts, link_rate
+from tfdp.tools.bench import link_rate
 from tfdp.tools.bench.bench_tables import write_results
-from tfdp.tools.bench.child_process import ChildFailure
-from tfdp.tools.bench.json_worker import run_for_json
-from tfdp.tools.bench.on_host import on_hosts
+from tfdp.tools.bench.child_process import ChildFailure, run_for_json
 
 MODELS = ("mlp", "transformer")
 

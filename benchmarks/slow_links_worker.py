@@ -1,6 +1,6 @@
 """One rank of one measurement of `benchmarks slow-links`; prints one line of JSON.
 
-    tfdp run -n 2 -- python -m tfdp.tools.bench.on_host NAME,NAME 0,1 \
+    tfdp run -n 2 -- python -m benchmarks.on_host NAME,NAME 0,1 \
         python -m benchmarks.slow_links_worker --strategy "compression=Int8()" --model mlp ...
 """
 
@@ -13,8 +13,9 @@ import keras
 import tensorflow as tf
 
 import tfdp
+from benchmarks import on_host
 from benchmarks.sending import arguments_of
-from tfdp.tools.bench import bench_models, on_host
+from tfdp.tools.bench import bench_models
 
 # The steps before the timed ones: the first traces, the second is the first that was traced.
 _WARM_UP = 3

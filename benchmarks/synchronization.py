@@ -15,11 +15,11 @@ from tfdp.base.command_line import add_command, check, option, require, set_envi
 from tfdp.tools.bench.bench_devices import split_cpu
 
 if TYPE_CHECKING:
-    from tfdp.tools.demo.train import TrainingRun
+    from tutorials.demo import TrainingRun
 
 _BATCH = 16
 
-# The learning rates that are tried: that of `tfdp demo`, and less.
+# The learning rates that are tried: that of `make demo`, and less.
 _RATES = (0.02, 0.005)
 
 # The synchronizations, as a program writes them after `from tfdp.synchronization import *`.
@@ -152,14 +152,14 @@ def _trained(replicas: int, name: str, epochs: int, rate: float, seed: int) -> T
     import keras
 
     import tfdp
-    from tfdp.tools.demo import image_sets
-    from tfdp.tools.demo.train import train
+    from tutorials import datasets
+    from tutorials.demo import train
 
     strategy = tfdp.DataParallelStrategy(
         devices=[f"CPU:{index}" for index in range(replicas)], synchronization=made(name)
     )
     return train(
-        image_sets.load("digits"),
+        datasets.load("digits"),
         strategy=strategy,
         epochs=epochs,
         batch_size=_BATCH,
@@ -169,15 +169,15 @@ def _trained(replicas: int, name: str, epochs: int, rate: float, seed: int) -> T
 
 
 def _steps() -> int:
-    from tfdp.tools.demo import image_sets
-    from tfdp.tools.demo.train import steps_per_epoch
+    from tutorials import datasets
+    from tutorials.demo import steps_per_epoch
 
-    return steps_per_epoch(image_sets.load("digits"), _BATCH)
+    return steps_per_epoch(datasets.load("digits"), _BATCH)
 
 
 def _bytes_of_weights() -> int:
-    from tfdp.tools.demo import image_sets
-    from tfdp.tools.demo.train import build_model
+    from tutorials import datasets
+    from tutorials.demo import build_model
 
-    model = build_model(image_sets.load("digits").train_images.shape[1:])
+    model = build_model(datasets.load("digits").train_images.shape[1:])
     return sum(4 * variable.value.shape.num_elements() for variable in model.trainable_variables)

@@ -82,7 +82,7 @@ def measure(name: str, rounds: int, steps: int, replicas: int) -> dict[str, list
 
     import tfdp
     from tfdp.tools.bench.bench_models import build_model, random_batch
-    from tfdp.tools.bench.step_times import StepTimes
+    from tfdp.tools.bench.fit_worker import StepTimes
 
     strategy = tfdp.DataParallelStrategy(devices=[f"CPU:{i}" for i in range(replicas)])
     models = {}

@@ -31,7 +31,7 @@ LAYERS = {
 
 # Nothing for users: what a name says needs no docstring there. What is exported has one all the
 # same: see `test_examples`.
-INNER = ("tfdp/base/", "tfdp/partition/", "tfdp/callbacks/checkpoint/")
+INNER = ("tfdp/base/", "tfdp/partition/", "tfdp/callbacks/checkpoint/", "tfdp/tools/")
 NAMED_IN_GUIDES = "tfdp/partition/explain/explanation.py"
 
 # These import the package's lazy surface (`import tfdp`) as a user would.
@@ -53,7 +53,7 @@ PRIVATE_IMPORTS_IN = {
     "tfdp/strategy/xla/_tensorflow.py",
     "tfdp/verification/_keras.py",
     "tfdp/verification/_tensorflow.py",
-    "tfdp/tools/bench/other_engines.py",  # patches the strategy that tfdp is measured against
+    "tfdp/tools/bench/fit_worker.py",  # patches the strategy that tfdp is measured against
 }
 
 # What remains outside of the shims: above all what iterators of tf.distribute keep.

@@ -60,7 +60,7 @@ def _run(options: Any, parser: argparse.ArgumentParser, show: Any) -> int:
 
     from benchmarks.convergence.ledger import LedgerError
     from benchmarks.convergence.sitting import run
-    from tfdp.tools.demo.image_sets import DataUnavailableError
+    from tutorials.datasets import DataUnavailableError
 
     try:
         return run(options, show=show)

@@ -15,7 +15,7 @@ from benchmarks.data.files import write_images, write_records
 from tfdp.base.atomic_files import temporary_folder
 from tfdp.tools.bench.bench_tables import write_results
 from tfdp.tools.bench.ratios import ratio, spread
-from tfdp.tools.demo.image_sets import load
+from tutorials.datasets import load
 
 
 def run(options: DataOptions, console: Console | None = None) -> int:

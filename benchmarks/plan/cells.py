@@ -11,10 +11,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tfdp.tools.bench import hosts
-from tfdp.tools.bench.child_process import ChildFailure
-from tfdp.tools.bench.json_worker import run_for_json
-from tfdp.tools.bench.on_host import on_hosts
+from benchmarks import hosts
+from benchmarks.on_host import on_hosts
+from tfdp.tools.bench.child_process import ChildFailure, run_for_json
 
 RATES = (50, 200, 1000)  # Mbit/s
 PLACES = ("0,1", "0,1,2", "0,1,2,3")

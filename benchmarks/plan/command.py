@@ -14,14 +14,13 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import hosts
 from benchmarks.plan import cells as cells_
 from benchmarks.plan import fitting
 from benchmarks.plan.fitting import Cell
 from tfdp.base.atomic_files import replace_text
 from tfdp.base.command_line import add_command, check, option, require, set_environment
-from tfdp.tools.bench import hosts
-from tfdp.tools.bench.child_process import ChildFailure
-from tfdp.tools.bench.json_worker import run_for_json
+from tfdp.tools.bench.child_process import ChildFailure, run_for_json
 
 WITHIN = 0.15
 

@@ -24,7 +24,7 @@ _NAMES = {
 # Where the search begins: an operation, an engine's step, the share of a link's rate, crowding.
 _FIRST = (2e-4, 3e-4, 0.9, 1.2)
 # Known from loopback: 100 MB between two processes take 180 ms, in which each core sends and
-# receives as many (`tfdp bench --processes 2 --sizes 100MB`).
+# receives as many (`benchmarks sums --processes 2 --sizes 100MB`).
 _CORE_SECONDS_PER_BYTE = 0.9e-9
 _STEP, _ROUNDS, _SMALL = 0.05, 15, 0.1
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from benchmarks.__main__ import main
 from benchmarks.data import cases, files, measure, rates
 from benchmarks.data.data_options import DataOptions
-from tfdp.tools.demo.image_sets import ImageData
+from tutorials.datasets import ImageData
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from benchmarks.__main__ import main
 from benchmarks.plan import models as plan_models
 from tfdp.tools.bench import bench_models
 from tfdp.tools.bench.child_process import ChildFailure
-from tfdp.tools.demo import train
+from tutorials import demo
 
 SCRIPT = pathlib.Path(__file__).parent / "scripts" / "equivalence_cases.py"
 NUMBER = re.compile(r"\d\.\de[-+]\d\d$")
@@ -94,7 +94,7 @@ def test_no_side_compiles_unless_it_is_told(monkeypatch):
     assert compiled == [False, False]
     assert not plan_models.dense().jit_compile
     assert not bench_models.build_model("small").jit_compile
-    assert not train.build_model((8, 8, 1)).jit_compile
+    assert not demo.build_model((8, 8, 1)).jit_compile
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import __main__, everything
 from tfdp.tools import cli
+from tutorials import demo
 
 README = pathlib.Path(everything.__file__).with_name("README.md")
 
@@ -58,6 +59,9 @@ def test_every_command_is_one(name, tmp_path):
     match words[:3]:
         case ["python", "-m", "benchmarks"]:
             parser, words = __main__.build_parser(), words[3:]
+        case ["python", "-m", "tutorials.demo"]:
+            assert demo.build_parser().parse_args(words[3:]).output == tmp_path / "demo.png"
+            return
         case ["tfdp", *_]:
             parser, words = cli.build_parser(), words[1:]
         case _:

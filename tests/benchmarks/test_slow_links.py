@@ -10,7 +10,7 @@ from benchmarks import slow_links
 from benchmarks.__main__ import main
 from benchmarks.sending import arguments_of
 from benchmarks.slow_links import ARGUMENTS, NOTHING_SENT, SlowLinksOptions
-from tests.tools.bench.test_hosts import needs_hosts
+from tests.benchmarks.test_hosts import needs_hosts
 from tfdp.tools.bench.child_process import ChildFailure
 
 SECONDS = {"": 2.1, "compression=Int8()": 0.6, NOTHING_SENT: 0.1}
@@ -60,7 +60,7 @@ def test_the_table_takes_the_step_that_sends_nothing_from_the_others(started):
     assert "nothing 0.100 3.00 0.100-0.100" in rows
     assert "the bound of these is 2.00 s" in " ".join(rows), "40 MB, once each way, at 20 MB/s"
     assert len(started) == 6
-    on_hosts = ["tfdp.tools.bench.on_host", "h0,h1", "0,0,1,1"]
+    on_hosts = ["benchmarks.on_host", "h0,h1", "0,0,1,1"]
     assert all(" ".join(on_hosts) in " ".join(words) for words in started)
 
 

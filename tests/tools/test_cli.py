@@ -1,7 +1,6 @@
 """The command line: what it answers, what it refuses, and what it does not import."""
 
 import importlib.util
-import os
 import subprocess
 import sys
 
@@ -26,7 +25,6 @@ def refusal(capsys, *arguments):
     [
         ["--help"],
         ["--version"],
-        ["demo", "-h"],
         ["bench", "-h"],
         ["doctor", "-h"],
         ["check-gpu", "-h"],
@@ -61,13 +59,9 @@ def test_no_command_is_a_usage_error(capsys):
 @pytest.mark.parametrize(
     ("words", "received", "remedy"),
     [
-        (["demo", "--replicas", "1"], "received 1;", "do `--replicas 2`"),
-        (["demo", "--epochs", "0"], "received 0;", "do `--epochs 1`"),
-        (["demo", "--batch-size", "3", "--replicas", "4"], "received 3", "do `--batch-size 128`"),
-        (["demo", "--processes", "0"], "received 0;", "do `--processes 2`"),
-        (["demo", "--processes", "2", "--replicas", "3"], "received 3", "do `--replicas 4`"),
-        (["demo", "--output", "x.jpg"], "received 'x.jpg'", "do `--output x.png`"),
-        (["demo", "--output", "no/where/x.png"], "'no/where/x.png'", "do `mkdir -p no/where`"),
+        (["bench", "--processes", "1"], "received 1;", "do `--processes 2`"),
+        (["report", "logs", "--output", "x.jpg"], "received 'x.jpg'", "do `--output x.html`"),
+        (["bench", "--output", "no/where/x.png"], "'no/where/x.png'", "do `mkdir -p no/where`"),
     ],
 )
 def test_a_refusal_says_what_was_received_and_what_to_do(capsys, words, received, remedy):
@@ -80,15 +74,3 @@ def test_a_refusal_says_what_was_received_and_what_to_do(capsys, words, received
 def test_a_missing_tensorflow_is_answered_with_what_to_install(capsys, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert "pip install 'tfdp[cpu]'" in refusal(capsys, "bench")
-
-
-def test_a_demo_in_processes_has_a_replica_in_each_by_default(monkeypatch):
-    received = []
-    monkeypatch.setattr(
-        "tfdp.tools.demo.demo_run.run", lambda options: received.append(options) or 0
-    )
-    for name in ("CUDA_VISIBLE_DEVICES", "KERAS_BACKEND"):
-        monkeypatch.setenv(name, os.environ.get(name, ""))  # what the command sets is undone
-    for words in ([], ["--processes", "3"], ["--processes", "2", "--replicas", "4"]):
-        assert cli.main(["demo", *words]) == 0
-    assert [(o.processes, o.replicas) for o in received] == [(1, 2), (3, 3), (2, 4)]

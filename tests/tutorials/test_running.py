@@ -24,8 +24,7 @@ DATA = {
     ),
     "fashion_mnist": (
         'datasets.load("fashion_mnist")',
-        "import pathlib; from tfdp.tools.demo import image_sets as images\n"
-        "images.DEBIAN_FASHION_MNIST = pathlib.Path('absent')",
+        "import pathlib, datasets; datasets.DEBIAN_FASHION_MNIST = pathlib.Path('absent')",
         "sudo apt-get install dataset-fashion-mnist",
     ),
     "shakespeare": (
@@ -75,7 +74,7 @@ def files(folder):
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.exhaustive("tools/demo/test_demo_processes.py::test_processes_train_like_one_device")
+@pytest.mark.exhaustive("tutorials/test_demo.py::test_processes_train_like_one_device")
 @each_notebook
 def test_each_runs_from_a_clean_kernel_draws_and_leaves_nothing_behind(run, path):
     before = files(FOLDER)

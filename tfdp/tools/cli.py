@@ -4,21 +4,18 @@ Nothing heavy is imported until a subcommand runs: `tfdp --help` answers without
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 
 import tfdp
-from tfdp.base.command_line import add_command, require, set_environment
+from tfdp.base.command_line import add_command, require
 from tfdp.cluster.launch.run_options import RunOptions
 from tfdp.data.index_command import add_data
 from tfdp.tools.bench.bench_options import BenchOptions
-from tfdp.tools.check_gpu.check_gpu_options import CheckGpuOptions
-from tfdp.tools.check_gpu.stages import STAGES
-from tfdp.tools.demo.demo_options import DemoOptions
-from tfdp.tools.doctor.doctor_options import DoctorOptions
+from tfdp.tools.check_gpu.stages import STAGES, CheckGpuOptions
+from tfdp.tools.doctor import DoctorOptions
 from tfdp.tools.plan.plan_options import PlanOptions
-from tfdp.tools.report.report_options import ReportOptions
+from tfdp.tools.report import ReportOptions
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,10 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
       arguments: The words after `tfdp`; by default those of this process.
 
     Returns:
-      The exit code: 0; 1 where the demo's weights differ, a benchmark's process failed, or a check
-      of `doctor` or `check-gpu`; 2 where the user's request cannot be carried out, with a message
-      and no traceback; of `run`, and of a demo whose rank failed, see
-      :func:`tfdp.cluster.launch.run`.
+      The exit code: 0; 1 where a benchmark's process failed, or a check of `doctor` or
+      `check-gpu`; 2 where the user's request cannot be carried out, with a message and no
+      traceback; of `run` see :func:`tfdp.cluster.launch.run`.
 
     Raises:
       SystemExit: `--help` or `--version` (0), or words that cannot be parsed (2).
@@ -48,43 +44,13 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"tfdp {tfdp.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for add in (_add_demo, _add_bench, add_data, _add_run, _add_doctor, _add_check_gpu):
-        add(commands)
-    for add in (_add_report, _add_plan):
+    adds = _add_bench, add_data, _add_run, _add_doctor, _add_check_gpu, _add_report, _add_plan
+    for add in adds:
         add(commands)
     return parser
 
 
-def _add_demo(commands: argparse._SubParsersAction) -> None:
-    """Adds `demo` to the commands."""
-    add_command(
-        commands,
-        "demo",
-        DemoOptions,
-        _demo,
-        help="train on one device and on N replicas, and compare",
-        description="Trains a small convolutional network on one device and on N replicas, with "
-        "the same seed and order, compares the weights and draws both curves.",
-    )
-
-
-def _demo(options: DemoOptions, parser: argparse.ArgumentParser) -> int:
-    require(["tensorflow", "matplotlib"] + ["sklearn"] * (options.dataset == "digits"), parser)
-    set_environment()
-    if options.processes > 1:
-        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-
-    from tfdp.tools.demo.demo_run import run
-    from tfdp.tools.demo.image_sets import DataUnavailableError
-
-    try:
-        return run(options)
-    except DataUnavailableError as error:
-        parser.error(str(error))
-
-
 def _add_bench(commands: argparse._SubParsersAction) -> None:
-    """Adds `bench` to the commands."""
     add_command(
         commands,
         "bench",
@@ -92,9 +58,8 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
         _bench,
         help="how long each topology takes for an all-reduce of each size",
         description="Times all-reduces of float32 between processes on this machine, for each "
-        "topology on each engine of tfdp, for MultiWorkerMirroredStrategy (stock) and, where they "
-        "are installed, for PyTorch's gloo and mpi4py's Allreduce, in turn; prints tables and "
-        "draws a picture.",
+        "topology on each engine of tfdp, in turn; prints tables and draws a picture. In a clone "
+        "`python -m benchmarks sums` does so beside other libraries, and on simulated hosts.",
     )
 
 
@@ -102,12 +67,8 @@ def _bench(options: BenchOptions, parser: argparse.ArgumentParser) -> int:
     require(["tensorflow", "matplotlib"], parser)
 
     from tfdp.tools.bench.bench_rounds import run
-    from tfdp.tools.bench.hosts import HostsError
 
-    try:
-        return run(options)
-    except HostsError as error:
-        parser.error(str(error))
+    return run(options)
 
 
 def _add_run(commands: argparse._SubParsersAction) -> None:
@@ -154,7 +115,6 @@ def _run(options: RunOptions, parser: argparse.ArgumentParser) -> int:
 
 
 def _add_doctor(commands: argparse._SubParsersAction) -> None:
-    """Adds `doctor` to the commands."""
     add_command(
         commands,
         "doctor",
@@ -175,7 +135,6 @@ def _doctor(options: DoctorOptions, parser: argparse.ArgumentParser) -> int:
 
 
 def _add_check_gpu(commands: argparse._SubParsersAction) -> None:
-    """Adds `check-gpu` to the commands."""
     add_command(
         commands,
         "check-gpu",
@@ -199,7 +158,6 @@ def _check_gpu(options: CheckGpuOptions, parser: argparse.ArgumentParser) -> int
 
 
 def _add_report(commands: argparse._SubParsersAction) -> None:
-    """Adds `report` to the commands."""
     add_command(
         commands,
         "report",
@@ -231,7 +189,6 @@ def _report(options: ReportOptions, parser: argparse.ArgumentParser) -> int:
 
 
 def _add_plan(commands: argparse._SubParsersAction) -> None:
-    """Adds `plan` to the commands."""
     add_command(
         commands,
         "plan",

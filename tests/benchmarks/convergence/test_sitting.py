@@ -17,7 +17,7 @@ from benchmarks.convergence import ledger, sitting
 from benchmarks.convergence.convergence_options import ConvergenceOptions
 from benchmarks.convergence.sweep import needed
 from tfdp.tools.bench.child_process import ChildFailure
-from tfdp.tools.demo.image_sets import DEBIAN_FASHION_MNIST, DataUnavailableError
+from tutorials.datasets import DEBIAN_FASHION_MNIST, DataUnavailableError
 
 
 @pytest.fixture

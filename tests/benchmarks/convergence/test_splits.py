@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.convergence import splits
 from benchmarks.convergence.splits import CONTEXT
-from tfdp.tools.demo.image_sets import DataUnavailableError, ImageData
+from tutorials.datasets import DataUnavailableError, ImageData
 
 
 def images(count=100):

@@ -177,7 +177,7 @@ def test_a_pod_that_a_signal_has_stopped_is_replaced_and_none_of_the_failures():
     assert pod_script().endswith(f" --checkpoints {mount['mountPath']}")
 
 
-@pytest.mark.exhaustive("tools/demo/test_demo_processes.py::test_processes_train_like_one_device")
+@pytest.mark.exhaustive("tutorials/test_demo.py::test_processes_train_like_one_device")
 @pytest.mark.multiprocess
 def test_the_example_trains_alike_in_one_process_and_in_several(runs):
     shutil.copy(FOLDER / "train.py", runs.folder)

@@ -19,7 +19,7 @@ import pytest
 import tiers
 from cluster.launch.test_cluster_examples import FOLDER, pod_script
 
-from tfdp.tools.bench import hosts
+from benchmarks import hosts
 
 JOINS = pathlib.Path(__file__).parent.parent.parent / "strategy" / "xla" / "scripts" / "joins.py"
 PODS, REPLACED = 2, 2

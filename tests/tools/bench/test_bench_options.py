@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdp.tools.bench.bench_options import BenchOptions, parse_rate, parse_size
+from tfdp.tools.bench.bench_options import BenchOptions, parse_size
 from tfdp.tools.cli import main
 
 
@@ -28,12 +28,6 @@ def test_no_size_is_refused_with_the_fix(text):
         parse_size(text)
 
 
-@pytest.mark.parametrize("text", ["", "0mbit", "200", "200MB"])
-def test_no_rate_is_refused_with_the_fix(text):
-    with pytest.raises(ValueError, match=r"do `--rate 200mbit`"):
-        parse_rate(text)
-
-
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
@@ -41,11 +35,6 @@ def test_no_rate_is_refused_with_the_fix(text):
         ({"processes": 1}, r"`processes` must be at least 2; received 1"),
         ({"rounds": 0}, r"do `--rounds 3`"),
         ({"timeout_seconds": float("nan")}, r"`timeout` must be above 0; received nan"),
-        ({"rate": "200mbit"}, r"`rate` must come with hosts"),
-        ({"order": (0, 1)}, r"`order` must come with hosts"),
-        ({"processes": 4, "hosts": 5}, r"from 2 to the number of processes, 4"),
-        ({"processes": 4, "hosts": 2, "order": (0, 1, 0)}, r"once for each of the 4 ranks"),
-        ({"processes": 2, "hosts": 2, "order": (1, 1)}, r"each of the hosts 0 to 1"),
         ({"output": pathlib.Path("absent/x.png")}, r"do `mkdir -p absent`"),
     ],
 )
@@ -54,16 +43,11 @@ def test_what_cannot_be_is_refused_with_the_fix(choices, message):
         BenchOptions(**choices)
 
 
-def test_ranks_fill_the_hosts_in_turn_or_as_they_are_told():
-    assert BenchOptions(processes=5, hosts=2).host_of_ranks == (0, 0, 0, 1, 1)
-    assert BenchOptions(processes=3, hosts=2, order=(1, 0, 1)).host_of_ranks == (1, 0, 1)
-
-
-def test_topologies_of_an_engine_share_processes_and_others_have_their_own():
-    options = BenchOptions(sides=("ring", "stock", "tree"))
+def test_the_topologies_of_an_engine_share_processes():
     own = ("ring", "tree")
-    assert options.runs == {"tensorflow": own, "mpi": own, "stock": ("stock",)}
-    assert list(BenchOptions(sides=own, engines=("mpi",)).runs) == ["mpi"]
+    runs = BenchOptions(sides=own).runs
+    assert [(run.engine, run.sides) for run in runs] == [("tensorflow", own), ("mpi", own)]
+    assert [run.engine for run in BenchOptions(sides=own, engines=("mpi",)).runs] == ["mpi"]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +55,6 @@ def test_topologies_of_an_engine_share_processes_and_others_have_their_own():
     [
         (["--sizes", "big"], "do `--sizes 1KB,1MB,100MB`"),
         (["--topology", "rign"], "do `--topology all`"),
-        (["--hosts", "3"], "do `--hosts 2`"),
         (["--engine", "gloo"], "do `--engine"),
     ],
 )

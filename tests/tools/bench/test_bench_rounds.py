@@ -4,14 +4,20 @@ import importlib.util
 import io
 import json
 import pathlib
+import shlex
+import subprocess
+import sys
 import types
 
 import pytest
 from rich.console import Console
 
 from tfdp.tools.bench import bench_rounds
-from tfdp.tools.bench.bench_options import BenchOptions
+from tfdp.tools.bench.bench_options import BenchOptions, EngineRun
 from tfdp.tools.bench.bench_tables import Bound
+
+BOUND = Bound(1e9, 2, 2)
+OTHER = EngineRun("another", ("another",), "torch", ("--timeout", "9"), ("env", "word"))
 
 
 @pytest.fixture
@@ -21,7 +27,7 @@ def started(monkeypatch):
 
     def start(module, arguments, timeout_seconds):
         plan = json.loads(pathlib.Path(arguments[-1]).read_text())
-        commands.append((plan["engine"], arguments[: arguments.index("--") + 2]))
+        commands.append((plan["engine"], arguments[:-1]))
         for rank in range(2):
             results = [
                 {"side": side, "size_bytes": size, "seconds": [0.01 + rank], "right": True}
@@ -33,17 +39,18 @@ def started(monkeypatch):
         return types.SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(bench_rounds, "run_module", start)
-    monkeypatch.setattr(bench_rounds, "_bound", lambda options, namespaces: Bound(1e9, 2, 2))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     return commands
 
 
-def measured(options, tmp_path):
+def measured(tmp_path, *others):
     """The sides of the file of results, and what was printed."""
     console = Console(file=io.StringIO(), width=80)
     path = tmp_path / "x.json"
-    files = {"output": tmp_path / "x.png", "json": path}
-    assert bench_rounds.run(BenchOptions(sizes=(1000,), rounds=2, **options, **files), console) == 0
+    options = BenchOptions(
+        sides=("ring",), sizes=(1000,), rounds=2, output=tmp_path / "x.png", json=path
+    )
+    assert bench_rounds.run_rounds(options, (*options.runs, *others), BOUND, console) == 0
     results = json.loads(path.read_text())["results"]
     assert all(result["seconds"] == [1.01] for result in results), "the slowest rank's"
     assert all(result["link_bytes"] == [8] for result in results), "the host's that sent most"
@@ -51,35 +58,48 @@ def measured(options, tmp_path):
 
 
 def test_both_engines_and_all_others_take_turns_in_each_round(started, tmp_path):
-    sides = ("ring", "stock", "gloo", "mpi4py", "graph")
-    found, printed = measured({"sides": sides}, tmp_path)
-    assert found == ["ring", "ring, mpi", *sides[1:]] * 2
-    assert [engine for engine, _ in started] == ["tensorflow", "mpi", *sides[1:]] * 2
+    found, printed = measured(tmp_path, OTHER)
+    assert found == ["ring", "ring, mpi", "another"] * 2
+    assert [engine for engine, _ in started] == ["tensorflow", "mpi", "another"] * 2
     of = dict(started)
-    plain = ["run", "-n", "2", "--"]
-    assert of["tensorflow"][:4] == of["gloo"][:4] == plain
-    assert of["stock"] == [*plain, "env"], "as its users start it"
-    assert (
-        of["mpi"][:6]
-        == of["mpi4py"][:6]
-        == of["graph"][:6]
-        == ["run", "-n", "2", "--engine", "mpi", "--"]
-    )
-    assert all(side in printed for side in ("ring, mpi", "mpi4py", "graph"))
+    rank = [sys.executable, "-m", "tfdp.tools.bench.bench_rank"]
+    assert of["tensorflow"] == ["run", "-n", "2", "--", *rank]
+    assert of["mpi"] == ["run", "-n", "2", "--engine", "mpi", "--", *rank]
+    assert of["another"] == ["run", "-n", "2", "--timeout", "9", "--", "env", "word"]
+    assert all(side in printed for side in ("ring, mpi", "another"))
     assert max(map(len, printed.splitlines()[:-1])) <= 80
 
 
 @pytest.mark.slow
 def test_what_is_not_installed_is_left_out_and_said(started, tmp_path, monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    found, printed = measured({"sides": ("ring", "gloo")}, tmp_path)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: {"tensorflow": name}.get(name))
+    found, printed = measured(tmp_path, OTHER)
     assert found == ["ring"] * 2
     assert "The engine mpi is left out: mpi4py is not installed" in " ".join(printed.split())
-    assert "gloo is left out: torch is not installed" in " ".join(printed.split())
+    assert "another is left out: torch is not installed" in " ".join(printed.split())
 
 
 def test_nothing_that_is_installed_is_a_failure(started, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     console = Console(file=io.StringIO())
-    assert bench_rounds.run(BenchOptions(sides=("gloo",)), console) == 1
+    assert bench_rounds.run_rounds(BenchOptions(), [OTHER], BOUND, console) == 1
     assert started == []
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_a_run_measures_prints_draws_and_keeps(tmp_path):
+    words = "--topology auto --engine tensorflow --sizes 1KB,1MB --rounds 1 --repeats 2"
+    files = ["--output", str(tmp_path / "x.png"), "--json", str(tmp_path / "x.json")]
+    command = [sys.executable, "-m", "tfdp", "bench", *shlex.split(words), *files]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = json.loads((tmp_path / "x.json").read_text())["results"]
+    assert {(each["side"], each["size_bytes"]) for each in results} == {
+        ("auto", 1000),
+        ("auto", 10**6),
+    }
+    assert all(result["right"] and len(result["seconds"]) == 2 for result in results)
+    assert done.stdout.count("1 MB of float32") == 1
+    assert "2 ranks. One TCP stream carries" in done.stdout
+    assert (tmp_path / "x.png").stat().st_size > 0

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tfdp.tools.bench.child_process import ChildFailure
-from tfdp.tools.bench.json_worker import run_for_json
+from tfdp.tools.bench.child_process import ChildFailure, run_for_json
 
 
 @pytest.mark.slow

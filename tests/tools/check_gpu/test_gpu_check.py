@@ -9,8 +9,7 @@ import pytest
 from tfdp.base import gpus, machine
 from tfdp.tools.bench.child_process import ChildFailure
 from tfdp.tools.check_gpu import gpu_check
-from tfdp.tools.check_gpu.check_gpu_options import CheckGpuOptions
-from tfdp.tools.check_gpu.stages import NAMES, STAGES
+from tfdp.tools.check_gpu.stages import NAMES, STAGES, CheckGpuOptions
 from tfdp.tools.cli import main
 
 FINE = {"state": "works", "said": "it is so", "details": {"number": 1}}

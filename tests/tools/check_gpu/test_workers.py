@@ -1,11 +1,13 @@
 """The stages of one process notice what is wrong, and go on to what comes next."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from tools.check_gpu import small_programs
 
-from tfdp.tools.check_gpu import draw_check, nccl, promise, visible_devices, worker
+from tfdp.tools.check_gpu import nccl, replica_checks, worker
 from tfdp.tools.doctor.cluster_hints import Hint
 
 CPUS = ["CPU:0", "CPU:1", "CPU:2"]
@@ -14,7 +16,7 @@ CPUS = ["CPU:0", "CPU:1", "CPU:2"]
 @pytest.fixture(autouse=True)
 def on_cpus(monkeypatch):
     """The logical devices of the tests, which are split once."""
-    for module in (visible_devices, draw_check, nccl, promise):
+    for module in (replica_checks, nccl):
         monkeypatch.setattr(module, "of_replicas", lambda replicas, kind: CPUS[:replicas])
 
 
@@ -25,13 +27,13 @@ def test_a_device_whose_product_is_wrong_is_named(monkeypatch):
     def matmul(a, b):
         return right(a, b) * (1.001 if "CPU:1" in a.device else 1.0)
 
-    monkeypatch.setattr(visible_devices.tf, "matmul", matmul)
+    monkeypatch.setattr(replica_checks.tf, "matmul", matmul)
     found = worker.answer("devices", "CPU", 2, 3)
     assert found.state == "differs" and "wrong on CPU:1" in found.said
 
 
 def test_without_a_gpu_the_devices_fail_with_what_the_doctor_says(monkeypatch):
-    monkeypatch.setattr(visible_devices, "hints", lambda ranks: [Hint("Do!", (0,))])
+    monkeypatch.setattr(replica_checks, "hints", lambda ranks: [Hint("Do!", (0,))])
     found = worker.answer("devices", "GPU", 0, 3)
     assert (found.state, found.said) == ("failed", "Do!")
 
@@ -70,7 +72,8 @@ def test_a_wrong_number_from_nccl_is_named(monkeypatch):
 def test_draws_that_are_not_those_of_one_device_are_named(monkeypatch):
     numbers = iter(range(100))
     by_trace = {"by Python": lambda: lambda x: x + float(next(numbers))}
-    monkeypatch.setattr(draw_check, "_DRAWS", {**by_trace, "Dropout": draw_check._DRAWS["Dropout"]})
+    drawing = {**by_trace, "Dropout": replica_checks._DRAWS["Dropout"]}
+    monkeypatch.setattr(replica_checks, "_DRAWS", drawing)
     found = worker.answer("draws", "CPU", 3, 3)
     assert found.state == "differs"
     assert "other numbers: by Python (by Python: 100.0% differ, by up to 1" in found.said
@@ -79,9 +82,9 @@ def test_draws_that_are_not_those_of_one_device_are_named(monkeypatch):
 
 @pytest.mark.slow
 def test_a_program_that_parts_or_fails_is_named_and_the_next_is_verified(monkeypatch):
-    monkeypatch.setattr(promise, "PROGRAMS", small_programs.PROGRAMS)
+    monkeypatch.setattr(replica_checks, "PROGRAMS", small_programs.PROGRAMS)
     batch = (np.ones([5, 12], "float32"), np.ones([5, 2], "float32"))
-    monkeypatch.setattr(promise, "batches", lambda name: [batch])
+    monkeypatch.setattr(replica_checks, "batches", lambda name: [batch])
     found = worker.answer("gpus", "CPU", 2, 2)
     assert found.state == "differs"
     assert "16 MB summed right by TensorFlow's rings" in found.said
@@ -94,17 +97,21 @@ def test_a_program_that_parts_or_fails_is_named_and_the_next_is_verified(monkeyp
 
 @pytest.mark.parametrize(("equal", "state"), [(True, "works"), (False, "differs")])
 def test_parts_of_one_device_are_replicas(equal, state, monkeypatch):
-    monkeypatch.setattr(promise, "split", lambda replicas, kind: CPUS[:replicas])
-    monkeypatch.setattr(promise, "_verified", lambda s: (equal, str(s.num_replicas_in_sync), {}))
+    monkeypatch.setattr(replica_checks, "split", lambda replicas, kind: CPUS[:replicas])
+    monkeypatch.setattr(
+        replica_checks, "_verified", lambda s: (equal, str(s.num_replicas_in_sync), {})
+    )
     found = worker.answer("parts", "CPU", 1, 3)
     assert (found.state, found.said) == (state, "3 parts: 3")
 
 
 def test_a_sum_that_is_wrong_is_said(monkeypatch):
-    monkeypatch.setattr(promise, "_verified", lambda strategy: (True, "fine", {}))
-    wrong = promise.measure
+    monkeypatch.setattr(replica_checks, "_verified", lambda strategy: (True, "fine", {}))
+    wrong = replica_checks.measure
     monkeypatch.setattr(
-        promise, "measure", lambda *words: promise.dataclasses.replace(wrong(*words), right=False)
+        replica_checks,
+        "measure",
+        lambda *words: dataclasses.replace(wrong(*words), right=False),
     )
     found = worker.answer("gpus", "CPU", 2, 2)
     assert found.state == "differs" and "summed WRONG" in found.said

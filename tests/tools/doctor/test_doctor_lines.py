@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from tfdp.cluster import Cluster
+from tfdp.tools.doctor import DoctorOptions
 from tfdp.tools.doctor.doctor_lines import cluster_lines, mpi_line, rank_lines
-from tfdp.tools.doctor.doctor_options import DoctorOptions
 from tfdp.tools.doctor.rank_facts import Measurement, RankFacts
 
 RANKS = [RankFacts(rank=0, host="a", pid=7), RankFacts(rank=1, host="node-1", pid=12345)]

@@ -70,15 +70,20 @@ def test_the_command_names_the_strategy_that_compiles(model, capsys):
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "received"),
     [
-        ["--parameters", "25M", "--chip", "495tflops,3.35TB"],
-        ["--model", "ResNet50", "--chip", "495tflops,3.35TB", "--examples-per-second", "9"],
-        ["--model", "ResNet50", "--chip", "495"],
+        (["--parameters", "25M", "--chip", "495tflops,3.35TB"], "received it without a model"),
+        (
+            ["--model", "ResNet50", "--chip", "495tflops,3.35TB", "--examples-per-second", "9"],
+            "received it with examples-per-second",
+        ),
+        (["--model", "ResNet50", "--chip", "495"], "received '495'"),
     ],
 )
-def test_a_chip_without_a_model_or_with_a_rate_is_refused(words, capsys):
+def test_a_chip_without_a_model_or_with_a_rate_is_refused(words, received, capsys):
     with pytest.raises(SystemExit) as exit_:
         main(["plan", *words])
     assert exit_.value.code == 2
-    assert "495tflops,3.35TB" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert received in said
+    assert "495tflops,3.35TB" in said

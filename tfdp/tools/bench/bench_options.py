@@ -1,8 +1,9 @@
-"""The options of `tfdp bench`."""
+"""The options of `tfdp bench`, and the processes that they mean."""
 
 import dataclasses
 import pathlib
 import re
+import sys
 
 from tfdp.base.command_line import check, option
 
@@ -16,11 +17,9 @@ TOPOLOGIES = (
     "tree",
     "auto",
 )
-OTHERS = ("stock", "gloo", "mpi4py", "graph")
 ENGINES = ("tensorflow", "mpi")
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-_RATE_UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
 def parse_size(text: str) -> int:
@@ -43,22 +42,23 @@ def parse_size(text: str) -> int:
     return size
 
 
-def parse_rate(text: str) -> float:
-    """Returns bits per second, from a rate as `tc` writes it.
+@dataclasses.dataclass(frozen=True)
+class EngineRun:
+    """The sides that share processes, and how a rank of theirs is started.
 
-    Raises:
-      ValueError: The text is no rate above 0.
-
-    >>> parse_rate("200mbit"), parse_rate("1.5gbit")
-    (200000000.0, 1500000000.0)
+    Args:
+      engine: What sums: an engine of tfdp, or another.
+      sides: The topologies, or the engine itself.
+      needs: The module that must be installed beside TensorFlow.
+      launcher: The options of `tfdp run`.
+      command: The words that start a rank, before the path of its plan.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", text)
-    if not match or not float(match[1]):
-        raise ValueError(
-            "`rate` must be above 0, in kbit, mbit or gbit; received "
-            f"{text!r}; do `--rate 200mbit`."
-        )
-    return float(match[1]) * _RATE_UNITS[match[2]]
+
+    engine: str
+    sides: tuple[str, ...]
+    needs: str = "tensorflow"
+    launcher: tuple[str, ...] = ()
+    command: tuple[str, ...] = (sys.executable, "-m", "tfdp.tools.bench.bench_rank")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,19 +68,16 @@ class BenchOptions:
     Raises:
       ValueError: A value is out of its range, or the values do not go together.
 
-    >>> BenchOptions(processes=4, hosts=2).host_of_ranks
-    (0, 0, 1, 1)
-    >>> BenchOptions(sides=("ring", "gloo")).runs
-    {'tensorflow': ('ring',), 'mpi': ('ring',), 'gloo': ('gloo',)}
+    >>> [(run.engine, run.sides) for run in BenchOptions(sides=("ring",)).runs]
+    [('tensorflow', ('ring',)), ('mpi', ('ring',))]
     """
 
     processes: int = option(2, "ranks, one CPU device each (%(default)s)", at_least=2, metavar="N")
     sides: tuple[str, ...] = option(
-        (*TOPOLOGIES, *OTHERS),
-        f"with commas between: {', '.join((*TOPOLOGIES, *OTHERS))} (mpi4py called by a "
-        "TensorFlow graph); or all (all)",
+        TOPOLOGIES,
+        f"with commas between: {', '.join(TOPOLOGIES)}; or all (all)",
         flags=("--topology",),
-        choices=(*TOPOLOGIES, *OTHERS),
+        choices=TOPOLOGIES,
         metavar="NAMES",
     )
     engines: tuple[str, ...] = option(
@@ -96,21 +93,6 @@ class BenchOptions:
         parse=parse_size,
         metavar="SIZES",
     )
-    hosts: int | None = option(
-        None,
-        "build H hosts as network namespaces of this machine, and put the ranks on them; needs "
-        "root (all ranks on loopback)",
-        metavar="H",
-    )
-    rate: str | None = option(
-        None, "with --hosts: what each host may send, such as 200mbit (no limit)"
-    )
-    order: tuple[int, ...] | None = option(
-        None,
-        "with --hosts: the host of each rank, such as 0,1,0,1 (0,0,1,1)",
-        example="0,1,0,1",
-        metavar="HOSTS",
-    )
     rounds: int = option(3, "fresh runs of each engine (%(default)s)", at_least=1)
     repeats: int = option(5, "timed ones in a run (%(default)s)", at_least=1)
     timeout_seconds: float = option(600.0, "seconds for each run (%(default)g)", above=0)
@@ -124,43 +106,13 @@ class BenchOptions:
 
     def __post_init__(self) -> None:
         check(self)
-        if self.hosts is None:
-            for name in ("rate", "order"):
-                if getattr(self, name) is not None:
-                    raise ValueError(
-                        f"`{name}` must come with hosts; received none; do `--hosts 2 --{name} "
-                        f"{'200mbit' if name == 'rate' else '0,1'}`."
-                    )
-            return
-        if not 2 <= self.hosts <= self.processes:
-            raise ValueError(
-                f"`hosts` must be from 2 to the number of processes, {self.processes}; received "
-                f"{self.hosts}; do `--hosts 2`."
-            )
-        if self.rate is not None:
-            parse_rate(self.rate)
-        if len(self.host_of_ranks) != self.processes or set(self.host_of_ranks) != set(
-            range(self.hosts)
-        ):
-            raise ValueError(
-                f"`order` must name each of the hosts 0 to {self.hosts - 1}, once for each of the "
-                f"{self.processes} ranks; received {','.join(map(str, self.host_of_ranks))}; "
-                "leave it out, or do `--order 0,1,0,1` for four ranks on two hosts."
-            )
 
     @property
-    def host_of_ranks(self) -> tuple[int, ...]:
-        """The index of each rank's host."""
-        if self.order is not None:
-            return self.order
-        return tuple(rank * (self.hosts or 1) // self.processes for rank in range(self.processes))
-
-    @property
-    def runs(self) -> dict[str, tuple[str, ...]]:
-        """The sides by what measures them: an engine of tfdp, or another all-reduce.
-
-        Each runs in processes of its own.
-        """
-        own = tuple(side for side in self.sides if side in TOPOLOGIES)
-        others = {side: (side,) for side in self.sides if side in OTHERS}
-        return (dict.fromkeys(self.engines, own) if own else {}) | others
+    def runs(self) -> tuple[EngineRun, ...]:
+        """The runs of a round, each in processes of its own."""
+        sides = tuple(side for side in self.sides if side in TOPOLOGIES)
+        made = {
+            "tensorflow": EngineRun("tensorflow", sides),
+            "mpi": EngineRun("mpi", sides, "mpi4py", ("--engine", "mpi")),
+        }
+        return tuple(made[engine] for engine in self.engines) if sides else ()

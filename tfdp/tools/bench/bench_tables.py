@@ -13,6 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from tfdp.base.atomic_files import replace_text
+from tfdp.base.words import duration, size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Bound:
       bytes_per_second: The rate of one link, measured by one TCP stream.
       ends: The number of the links' ends: hosts, or ranks where all are on one host.
       ranks: The number of ranks.
+      limit: The limit that the links were given, in words; "" for none.
 
     >>> bound = Bound(24e6, ends=4, ranks=4)
     >>> round(bound.seconds(25_000_000), 3), round(bound.bus_rate(25_000_000, 1.5625) / 1e6)
@@ -52,6 +54,7 @@ class Bound:
     bytes_per_second: float
     ends: int
     ranks: int
+    limit: str = ""
 
     def seconds(self, size_bytes: int) -> float:
         """Returns the least time for an all-reduce."""
@@ -61,19 +64,19 @@ class Bound:
         """Returns the bytes per second that each rank of a ring would have to send in that time."""
         return 2 * (self.ranks - 1) / self.ranks * size_bytes / seconds
 
-    def describe(self, rate: str | None) -> str:
-        """Returns the links in words, for a limit of `rate`."""
+    def describe(self) -> str:
+        """Returns the links in words."""
         megabits = f"{self.bytes_per_second * 8 / 1e6:.0f} Mbit/s"
-        if self.ends == self.ranks and rate is None:
+        if self.ends == self.ranks and not self.limit:
             return f"{self.ranks} ranks. One TCP stream carries {megabits}."
-        limit = f" of {rate}" if rate else ""
+        limit = f" of {self.limit}" if self.limit else ""
         return f"{self.ranks} ranks on {self.ends} hosts. A link carries {megabits}{limit}."
 
 
 def summary_table(measured: Sequence[Measured], size_bytes: int, bound: Bound) -> Table:
     """Returns a table of the sides, the fastest first: times, bandwidths, ratio to the bound."""
     table = Table(
-        title=f"{show_size(size_bytes)} of float32, bound {_show(bound.seconds(size_bytes))}",
+        title=f"{size(size_bytes)} of float32, bound {duration(bound.seconds(size_bytes))}",
         caption="algorithm: bytes / time. bus: bytes that a ring's rank sends / time. "
         "/ bound: time / bound. link: what the host that sends most sends over its link.",
         box=SIMPLE_HEAD,
@@ -89,7 +92,7 @@ def summary_table(measured: Sequence[Measured], size_bytes: int, bound: Bound) -
         median = statistics.median(seconds)
         table.add_row(
             side,
-            _show(median),
+            duration(median),
             _range(min(seconds), max(seconds)),
             f"{size_bytes / median / 1e6:.1f}",
             f"{bound.bus_rate(size_bytes, median) / 1e6:.1f}",
@@ -150,18 +153,6 @@ def draw(measured: Sequence[Measured], bound: Bound, path: pathlib.Path) -> None
     figure.savefig(path, dpi=120)
 
 
-def show_size(size_bytes: int) -> str:
-    """Returns a size in the unit that suits it.
-
-    >>> show_size(1000), show_size(25_000_000)
-    ('1 KB', '25 MB')
-    """
-    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
-        if size_bytes >= scale:
-            return f"{size_bytes / scale:g} {unit}"
-    return f"{size_bytes} B"
-
-
 def write_results(
     path: pathlib.Path,
     options: Mapping[str, Any],
@@ -185,13 +176,7 @@ def write_results(
     replace_text(path, json.dumps(content, indent=1, default=str))
 
 
-def _show(seconds: float) -> str:
-    if seconds >= 1:
-        return f"{seconds:.2f} s"
-    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"
-
-
 def _range(least: float, most: float) -> str:
-    low, unit = _show(least).split()
-    high = _show(most)
+    low, _, unit = duration(least).rpartition(" ")
+    high = duration(most)
     return f"{low} - {high}" if high.endswith(f" {unit}") else f"{low} {unit} - {high}"

@@ -8,13 +8,14 @@ It trains what `tfdp.tools.bench.fit_worker` trains: the same layers, batches, l
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
 import statistics
 import time
 from typing import TYPE_CHECKING
 
-from tfdp.tools.bench import other_engines
+from tfdp.cluster import run_status
 from tfdp.tools.bench.bench_models import CLASSES, DENSE, LEARNING_RATE, MOMENTUM, random_batch
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def measure(model: str, batch: int, steps: int, device: str = "CPU") -> dict:
     from torch.nn.parallel import DistributedDataParallel
 
     on_gpu = device == "GPU"
-    rank, world_size = other_engines.join_torch(backend="nccl" if on_gpu else "gloo")
+    rank, world_size = join_torch(backend="nccl" if on_gpu else "gloo")
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -75,6 +76,33 @@ def measure(model: str, batch: int, steps: int, device: str = "CPU") -> dict:
     }
 
 
+def join_torch(interface: str = "lo", backend: str = "gloo") -> tuple[int, int]:
+    """Joins the ranks of `TF_CONFIG` in PyTorch's default process group.
+
+    Args:
+      interface: The network interface that gloo uses.
+      backend: "gloo", or "nccl" for ranks that have a GPU each.
+
+    Returns:
+      The rank and the number of ranks.
+    """
+    from torch import distributed
+
+    run_status.tell(made=True)
+    config = json.loads(os.environ["TF_CONFIG"])
+    addresses, rank = config["cluster"]["worker"], config["task"]["index"]
+    host, port = addresses[0].rsplit(":", 1)
+    os.environ["GLOO_SOCKET_IFNAME"] = interface
+    distributed.init_process_group(
+        backend, init_method=f"tcp://{host}:{port}", rank=rank, world_size=len(addresses)
+    )
+
+    # Without these a rank that ends while another still talks to it aborts.
+    atexit.register(distributed.destroy_process_group)
+    atexit.register(distributed.barrier)
+    return rank, len(addresses)
+
+
 def _build(model: str) -> torch.nn.Module:
     import torch
 
@@ -94,7 +122,6 @@ def _buckets(built: DistributedDataParallel) -> int:
 
 
 def main() -> None:
-    """Reads the command line, measures and prints."""
     parser = argparse.ArgumentParser(description="One measurement of `benchmarks fit`: DDP.")
     parser.add_argument("--model", choices=tuple(DENSE), required=True)
     for name in ("--batch", "--steps"):

@@ -24,8 +24,16 @@ from tfdp.base import machine
 from tfdp.cluster import run_status
 from tfdp.tools.bench.bench_devices import of_replicas
 from tfdp.tools.bench.bench_models import MODELS, build_model, random_batch
-from tfdp.tools.bench.other_engines import SIDES, multi_worker_strategy
-from tfdp.tools.bench.step_times import StepTimes
+
+# The sides by the name in options and results, with the name that tables show.
+SIDES = {
+    "tfdp": "tfdp",
+    "tfdp_mpi": "tfdp, mpi",
+    "stock": "stock",
+    "stock_tuned": "stock, tuned",
+    "ddp": "DDP, gloo",
+    "one_device": "one device",
+}
 
 
 def measure(
@@ -98,6 +106,21 @@ def measure(
     }
 
 
+class StepTimes(keras.callbacks.Callback):
+    """A callback that notes when each step begins, and when its loss is known on the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[tuple[float, float]] = []
+        self._began = 0.0
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._began = time.perf_counter()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.steps.append((self._began, time.perf_counter()))
+
+
 class _Collectives(keras.callbacks.Callback):
     """A callback that counts the collectives of tfdp between the first step and the last."""
 
@@ -109,7 +132,6 @@ class _Collectives(keras.callbacks.Callback):
         self._done: list[int] = []
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Notes the number of collectives so far, after the first step and after the last."""
         if self._strategy is not None and batch in (0, self._steps):
             self._done.append(self._strategy.extended.processes.progress().done)
 
@@ -134,8 +156,21 @@ def _strategy(side: str, replicas: int, device: str) -> tf.distribute.Strategy |
     return tfdp.DataParallelStrategy(devices=names)
 
 
+def multi_worker_strategy() -> Any:
+    """Returns TensorFlow's own strategy over the cluster in `TF_CONFIG`, with which `fit` starts.
+
+    Two patches are needed. The symbolic build is left out, as it reduces a nested first batch
+    (ValueError). And Keras is not told that the strategy has many workers, or it reduces scalars
+    over an axis.
+    """
+    from keras.src.backend.tensorflow import trainer
+
+    trainer.TensorFlowTrainer._maybe_symbolic_build = lambda self, *args, **kwargs: None
+    trainer._collective_all_reduce_multi_worker = lambda strategy: False
+    return tf.distribute.MultiWorkerMirroredStrategy()
+
+
 def main() -> None:
-    """Reads the command line, measures and prints."""
     parser = argparse.ArgumentParser(description="One measurement of `benchmarks fit`.")
     parser.add_argument("--side", choices=tuple(SIDES), required=True)
     parser.add_argument("--model", choices=MODELS, required=True)

@@ -8,12 +8,9 @@ from typing import Any
 
 from tfdp.base import gpus, machine
 from tfdp.tools.bench.bench_tables import write_results
-from tfdp.tools.bench.child_process import ChildFailure, run_module
-from tfdp.tools.bench.json_worker import run_for_json
+from tfdp.tools.bench.child_process import ChildFailure, run_for_json, run_module
 from tfdp.tools.check_gpu import speed, xla_check
-from tfdp.tools.check_gpu.check_gpu_options import CheckGpuOptions
-from tfdp.tools.check_gpu.findings import StageFinding, line
-from tfdp.tools.check_gpu.stages import Stage
+from tfdp.tools.check_gpu.stages import CheckGpuOptions, Stage, StageFinding, line
 
 # Stands for several GPUs where logical CPU devices do.
 _CPUS = 2

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from tfdp.tools.bench.bench_devices import of_replicas
-from tfdp.tools.check_gpu.findings import StageFinding
+from tfdp.tools.check_gpu.stages import StageFinding
 
 # What tfdp gives to NCCL. It sends bfloat16 as float32 and int32 as int64, since TensorFlow refuses
 # both on GPUs: that error shows that NCCL was asked. It comes last, for it ends the collectives of

@@ -18,7 +18,7 @@ import tensorflow as tf
 import tfdp
 from tfdp.tools.bench.bench_devices import of_replicas
 from tfdp.tools.check_gpu.check_programs import PROGRAMS, batches
-from tfdp.tools.check_gpu.findings import StageFinding
+from tfdp.tools.check_gpu.stages import StageFinding
 
 _STEPS = 10
 _PROGRAM = "mlp"

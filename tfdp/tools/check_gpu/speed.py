@@ -8,15 +8,14 @@ import importlib.util
 import statistics
 import sys
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 from tfdp.base import machine
 from tfdp.tools.bench.bench_models import DENSE
-from tfdp.tools.bench.child_process import ChildFailure
-from tfdp.tools.bench.json_worker import run_for_json
+from tfdp.tools.bench.child_process import ChildFailure, run_for_json
 from tfdp.tools.bench.ratios import ratio
-from tfdp.tools.check_gpu.findings import StageFinding
+from tfdp.tools.check_gpu.stages import StageFinding
 
 _ROUNDS = 3
 _SHORTEST_RUN_SECONDS = 15.0
@@ -26,6 +25,7 @@ _WORK = {"GPU": (("small", 128, 100), ("mlp", 128, 50)), "CPU": (("small", 16, 1
 
 Case = tuple[str, int, int, int]  # model, examples of a replica, timed steps, replicas
 Times = dict[str, list[float | None]]  # seconds of a step, by side
+Run = TypeVar("Run")
 
 
 def compared(device: str, devices: int, limit_seconds: float) -> StageFinding:
@@ -39,22 +39,56 @@ def compared(device: str, devices: int, limit_seconds: float) -> StageFinding:
     ends = time.monotonic() + limit_seconds
     replicas = (1, 2) if devices == 1 else (devices,)
     cases = [(*work, count) for count in replicas for work in _WORK[device]]
+    runs = [(case, side) for case in cases for side in _sides(case, devices)]
+    taken, failures = in_turn(
+        runs, _ROUNDS, ends, lambda run, left: _run(run[1], run[0], device, left)
+    )
     times: dict[Case, Times] = {case: {} for case in cases}
-    failures: list[str] = []
-    for _ in range(_ROUNDS):
-        for case in cases:
-            for side in _sides(case, devices):
-                left = ends - time.monotonic()
-                if left < _SHORTEST_RUN_SECONDS:
-                    break
-                of_side = times[case].setdefault(side, [])
-                result = _run(side, case, device, left)
-                if not isinstance(result, ChildFailure):
-                    of_side.append(result["median_step_seconds"])
-                elif time.monotonic() < ends:  # else only the time was over
-                    of_side.append(None)
-                    failures.append(str(result))
+    for (case, side), seconds in taken.items():
+        times[case][side] = seconds
     return _finding(times, failures)
+
+
+def in_turn(
+    runs: Iterable[Run],
+    rounds: int,
+    ends: float,
+    run: Callable[[Run, float], dict | ChildFailure],
+) -> tuple[dict[Run, list[float | None]], list[str]]:
+    """Runs all in each round, until the time is over.
+
+    Args:
+      runs: What is run, in its order.
+      rounds: How often.
+      ends: The time, by `time.monotonic`, after which nothing is begun or waited for.
+      run: Runs one for at most so many seconds; returns its `median_step_seconds`.
+
+    Returns:
+      The seconds of each that was begun, None where it failed; and the failures in words.
+    """
+    times: dict[Run, list[float | None]] = {}
+    failures = []
+    for each in [*runs] * rounds:
+        left = ends - time.monotonic()
+        if left < _SHORTEST_RUN_SECONDS:
+            break
+        seconds = times.setdefault(each, [])
+        result = run(each, left)
+        if not isinstance(result, ChildFailure):
+            seconds.append(result["median_step_seconds"])
+        elif time.monotonic() < ends:  # else only the time was over
+            seconds.append(None)
+            failures.append(str(result))
+    return times, failures
+
+
+def medians(times: Times) -> dict[str, float]:
+    """Returns the median of each side that has a time."""
+    return {
+        side: statistics.median(s for s in seconds if s is not None)
+        for side, seconds in times.items()
+        if any(s is not None for s in seconds)
+    }
 
 
 def _sides(case: Case, devices: int) -> Iterator[str]:
@@ -83,11 +117,7 @@ def _finding(times: dict[Case, Times], failures: list[str]) -> StageFinding:
     """Returns what the times say; tfdp's own must be among them."""
     said, cases = [], []
     for (model, batch, steps, replicas), sides in times.items():
-        known = {
-            side: statistics.median(s for s in seconds if s is not None)
-            for side, seconds in sides.items()
-            if any(s is not None for s in seconds)
-        }
+        known = medians(sides)
         ratios = {}
         for side in known.keys() - {"tfdp"}:
             rounds = min(len(sides["tfdp"]), len(sides[side]))

@@ -1,6 +1,14 @@
-"""The stages of the check, in their order: what each asks, and how long it may take."""
+"""The stages of the check: what each asks, how long it may take, and what it finds."""
 
 import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from tfdp.base.command_line import check, option
+
+#: As it should be; not as it should be; no answer, with the reason; killed at the limit; not asked.
+STATES = ("works", "differs", "failed", "hangs", "skipped")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,3 +42,75 @@ STAGES = (
 )
 
 NAMES = tuple(stage.name for stage in STAGES)
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckGpuOptions:
+    """The choices of one check.
+
+    Raises:
+      ValueError: A value is out of its range.
+
+    >>> [stage.name for stage in CheckGpuOptions(stages=("speed", "nccl")).chosen]
+    ['nccl', 'speed']
+    """
+
+    stages: tuple[str, ...] = option(
+        NAMES, "what to check, with a comma between (all)", choices=NAMES, metavar="STAGES"
+    )
+    device: str = option(
+        "GPU",
+        "what is checked (%(default)s); CPU tries the check itself, on logical devices",
+        choices=("GPU", "CPU"),
+    )
+    parts: int = option(
+        3, "replicas on parts of one GPU, of 2 GiB each (%(default)s)", at_least=2, metavar="P"
+    )
+    json: pathlib.Path = option(
+        pathlib.Path("check-gpu.json"),
+        "where all findings are written, after each stage (%(default)s)",
+        writes=(),
+        metavar="FILE",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def chosen(self) -> tuple[Stage, ...]:
+        """The stages to run, in their own order."""
+        return tuple(stage for stage in STAGES if stage.name in self.stages)
+
+
+@dataclasses.dataclass(frozen=True)
+class StageFinding:
+    """The answer of a stage.
+
+    Args:
+      state: One of :data:`STATES`.
+      said: A line for the user.
+      details: What else was measured; JSON.
+    """
+
+    state: str
+    said: str
+    details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing is wrong, as far as it was asked.
+
+        >>> StageFinding("skipped", "there is one GPU").is_well, StageFinding("hangs", "").is_well
+        (True, False)
+        """
+        return self.state in ("works", "skipped")
+
+
+def line(stage: str, finding: StageFinding, seconds: float) -> str:
+    """Returns what the command prints of a stage.
+
+    >>> line("nccl", StageFinding("works", "float32"), 12.3)
+    'nccl       works    12 s  float32'
+    """
+    said = " ".join(finding.said.split())
+    return f"{stage:<10} {finding.state:<7} {seconds:>3.0f} s  {said}"

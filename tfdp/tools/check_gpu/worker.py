@@ -9,8 +9,8 @@ import argparse
 import dataclasses
 import json
 
-from tfdp.tools.check_gpu import draw_check, nccl, profile, promise, visible_devices
-from tfdp.tools.check_gpu.findings import StageFinding
+from tfdp.tools.check_gpu import nccl, profile, replica_checks
+from tfdp.tools.check_gpu.stages import StageFinding
 
 
 def answer(stage: str, device: str, gpus: int, parts: int) -> StageFinding:
@@ -25,15 +25,15 @@ def answer(stage: str, device: str, gpus: int, parts: int) -> StageFinding:
     # Replicas on a GPU each, if there are several; else on two parts of one.
     several = max(gpus, 2)
     if stage == "devices":
-        return visible_devices.seen(device)
+        return replica_checks.seen(device)
     if stage == "nccl":
         return nccl.with_one_rank(device)
     if stage == "parts":
-        return promise.on_parts(device, parts)
+        return replica_checks.on_parts(device, parts)
     if stage == "gpus":
-        return promise.on_gpus(device, gpus)
+        return replica_checks.on_gpus(device, gpus)
     if stage == "draws":
-        return draw_check.compared(device, several)
+        return replica_checks.draws(device, several)
     if stage == "profile":
         return profile.compared(device, several)
     raise ValueError(
@@ -42,7 +42,6 @@ def answer(stage: str, device: str, gpus: int, parts: int) -> StageFinding:
 
 
 def main() -> None:
-    """Reads the command line, answers and prints."""
     parser = argparse.ArgumentParser(description="One stage of `tfdp check-gpu`.")
     parser.add_argument("stage")
     parser.add_argument("--device", choices=("CPU", "GPU"), required=True)

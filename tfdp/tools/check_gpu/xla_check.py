@@ -5,19 +5,17 @@ process of its own, and the sides of the times take turns.
 """
 
 import importlib.util
-import statistics
 import time
 from typing import Any
 
-from tfdp.tools.bench.child_process import ChildFailure
-from tfdp.tools.bench.json_worker import run_for_json
+from tfdp.tools.bench.child_process import ChildFailure, run_for_json
 from tfdp.tools.bench.ratios import ratio
-from tfdp.tools.check_gpu.findings import StageFinding
+from tfdp.tools.check_gpu.speed import in_turn, medians
+from tfdp.tools.check_gpu.stages import StageFinding
 
 SIDES = ("tfdp", "keras_on_jax")
 _WORKER = "tfdp.tools.check_gpu.xla_worker"
 _ROUNDS = 2
-_SHORTEST_RUN_SECONDS = 15.0
 
 # Others on the machine need memory, too; JAX would take three quarters of it at its first use.
 _ENVIRONMENT = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
@@ -45,20 +43,13 @@ def compared(device: str, present: int, limit_seconds: float) -> StageFinding:
             )
         fix = "`pip install 'tfdp[xla-cuda13]'`, or `tfdp[xla-cuda12]` for a driver before 580"
         return StageFinding("failed", f"JAX sees none of {present} GPUs: {fix}", right)
-    times: dict[str, list[float | None]] = {side: [] for side in SIDES}
-    failures: list[str] = []
-    for _ in range(_ROUNDS):
-        for side in SIDES:
-            left = ends - time.monotonic()
-            if left < _SHORTEST_RUN_SECONDS:
-                break
-            step = _run(["step", "--side", side, "--size", _SIZE[device]], device, left)
-            if not isinstance(step, ChildFailure):
-                times[side].append(step["median_step_seconds"])
-            elif time.monotonic() < ends:  # else only the time was over
-                times[side].append(None)
-                failures.append(str(step))
-    return _finding(right, times, failures)
+    times, failures = in_turn(
+        SIDES,
+        _ROUNDS,
+        ends,
+        lambda side, left: _run(["step", "--side", side, "--size", _SIZE[device]], device, left),
+    )
+    return _finding(right, {side: [] for side in SIDES} | times, failures)
 
 
 _SIZE = {"GPU": "large", "CPU": "small"}
@@ -83,11 +74,7 @@ def _finding(
     else:
         largest = max(each["difference"] for each in programs.values())
         said = f"{where}: {', '.join(programs)} train like the CPU, within {largest:.1e}"
-    known = {
-        side: statistics.median(each for each in seconds if each is not None)
-        for side, seconds in times.items()
-        if any(seconds)
-    }
+    known = medians(times)
     if "tfdp" in known:
         said += f"; a step {1e3 * known['tfdp']:.2f} ms"
     rounds = min(map(len, times.values()))

@@ -155,7 +155,6 @@ def _transformer(size: str) -> keras.Model:
 
 
 def main() -> None:
-    """Reads the command line, runs and prints."""
     parser = argparse.ArgumentParser(description="A run of `tfdp check-gpu`'s stage `xla`.")
     runs = parser.add_subparsers(dest="run", required=True)
     runs.add_parser("right")

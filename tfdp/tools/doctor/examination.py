@@ -14,11 +14,10 @@ from tfdp.base import machine
 from tfdp.base.atomic_files import replace_text
 from tfdp.cluster import Cluster
 from tfdp.errors import ClusterError
-from tfdp.tools.doctor import rank_facts as facts_
+from tfdp.tools.doctor import DoctorOptions
 from tfdp.tools.doctor.cluster_hints import described, hints
 from tfdp.tools.doctor.doctor_lines import cluster_lines, mpi_line, rank_lines, versions_line
-from tfdp.tools.doctor.doctor_options import DoctorOptions
-from tfdp.tools.doctor.rank_facts import Measurement, RankFacts
+from tfdp.tools.doctor.rank_facts import Measurement, RankFacts, chosen, own_facts
 
 _INSTALL = (
     "TensorFlow must be installed, but cannot be imported. Do `pip install 'tfdp[cpu]'` (or "
@@ -32,7 +31,7 @@ def run(options: DoctorOptions) -> int:
     Returns:
       The exit code: 0, also where there are hints; 1 where a check failed.
     """
-    environment = facts_.chosen(os.environ)
+    environment = chosen(os.environ)
     try:
         found = cluster.detect()
     except ClusterError as error:
@@ -96,28 +95,6 @@ def _examine(found: Cluster, options: DoctorOptions, environment: dict[str, str]
     if found.rank == 0:
         _print(["All checks passed" + (f"; {len(advice)} to improve." if advice else ".")])
     return 0
-
-
-def own_facts(rank: int, strategy: Any, environment: dict[str, str]) -> RankFacts:
-    """Returns the facts of this process, which has a strategy.
-
-    Args:
-      rank: Its rank.
-      strategy: A `tfdp.DataParallelStrategy`.
-      environment: What :func:`tfdp.tools.doctor.rank_facts.chosen` says that the user has set.
-    """
-    import tensorflow as tf
-
-    gpus = tf.config.get_visible_devices("GPU")
-    details = map(tf.config.experimental.get_device_details, gpus)
-    return facts_.here(
-        rank,
-        strategy.extended.worker_devices,
-        [int(gpu.name.split(":")[-1]) for gpu in gpus],
-        [each.get("device_name", "unknown") for each in details],
-        tf.test.is_built_with_cuda(),
-        environment,
-    )
 
 
 def _write_links(strategy: Any, rank: int, path: pathlib.Path) -> None:

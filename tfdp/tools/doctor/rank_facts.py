@@ -59,12 +59,10 @@ class RankFacts:
         return any(device.startswith("GPU") for device in self.devices)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the object that :meth:`from_json` takes."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RankFacts:
-        """Returns the facts that another rank has sent."""
         return cls(**value)
 
 
@@ -86,36 +84,30 @@ class Measurement:
     right: bool | None = None
 
 
-def here(
-    rank: int,
-    devices: Sequence[str],
-    own_gpus: Sequence[int],
-    gpu_kinds: Sequence[str],
-    built_with_cuda: bool,
-    environment: Any,
-) -> RankFacts:
-    """Returns the facts of this process.
+def own_facts(rank: int, strategy: Any, environment: Mapping[str, str]) -> RankFacts:
+    """Returns the facts of this process, which has a strategy.
 
     Args:
-      rank: The rank of this process.
-      devices: The devices of its replicas, with their full names or short ones.
-      own_gpus: The numbers of its GPUs, among those that CUDA shows to it.
-      gpu_kinds: The names of their kinds.
-      built_with_cuda: Whether TensorFlow can use GPUs.
+      rank: Its rank.
+      strategy: A `tfdp.DataParallelStrategy`.
       environment: The variables of :data:`VARIABLES` that the user has set.
     """
+    import tensorflow as tf
+
+    gpus = tf.config.get_visible_devices("GPU")
+    details = map(tf.config.experimental.get_device_details, gpus)
     return RankFacts(
         rank=rank,
         host=socket.gethostname(),
         pid=os.getpid(),
         versions=machine.versions(),
         cores=machine.cores(),
-        devices=[machine.short_device_name(device) for device in devices],
+        devices=[machine.short_device_name(name) for name in strategy.extended.worker_devices],
         gpus=len(machine.gpus()),
-        own_gpus=gpu_names(own_gpus, environment),
-        gpu_kinds=sorted(set(gpu_kinds)),
+        own_gpus=gpu_names([int(gpu.name.split(":")[-1]) for gpu in gpus], environment),
+        gpu_kinds=sorted({each.get("device_name", "unknown") for each in details}),
         nccl=machine.nccl_version(),
-        built_with_cuda=built_with_cuda,
+        built_with_cuda=tf.test.is_built_with_cuda(),
         environment=environment,
     )
 

@@ -133,10 +133,12 @@ class PlanOptions:
                 "One of `--model`, `--parameters` and `--logs` must say what is trained; received "
                 "none; do `--model ResNet50`."
             )
-        if self.chip and (not self.model or self.logs or self.examples_per_second):
+        beside = [name for name in ("logs", "examples_per_second") if getattr(self, name)]
+        if self.chip and (not self.model or beside):
+            received = f"it with {' and '.join(beside)}" if beside else "it without a model"
             raise ValueError(
-                "`chip` must say alone what a rank computes, of a model; received it with "
-                "something else; do `--model ResNet50 --chip 495tflops,3.35TB`."
+                "`chip` must say alone what a rank computes, of a model; received "
+                f"{received.replace('_', '-')}; do `--model ResNet50 --chip 495tflops,3.35TB`."
             )
         if self.parameters and (self.model or self.logs):
             raise ValueError(

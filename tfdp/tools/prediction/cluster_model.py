@@ -75,12 +75,10 @@ class ClusterModel:
 
     @property
     def hosts(self) -> int:
-        """The number of hosts."""
         return max(1, self.ranks // self.ranks_per_host)
 
     @property
     def ranks_of_host(self) -> int:
-        """The number of ranks of each host."""
         return min(self.ranks, self.ranks_per_host)
 
 

@@ -40,7 +40,6 @@ class Memory:
 
     @property
     def total(self) -> float:
-        """All of them together."""
         return sum(dataclasses.astuple(self))
 
 

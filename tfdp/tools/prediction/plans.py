@@ -132,7 +132,6 @@ class Prediction:
 
     @property
     def step_seconds(self) -> float:
-        """The time of a step."""
         return sum(self.parts.values())
 
     @property

@@ -48,12 +48,10 @@ class GradientTensor:
 
     @property
     def elements(self) -> int:
-        """The count of numbers."""
         return math.prod(self.shape)
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of the gradient."""
         return self.elements * self.itemsize
 
     @property
@@ -127,7 +125,6 @@ class Workload:
 
     @property
     def gradient_bytes(self) -> int:
-        """The bytes of all gradients."""
         return sum(tensor.size_bytes for tensor in self.tensors)
 
     @property
@@ -153,7 +150,6 @@ class GradientBucket:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of the gradients."""
         return sum(tensor.size_bytes for tensor in self.tensors)
 
 

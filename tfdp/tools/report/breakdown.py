@@ -21,7 +21,6 @@ class Split:
 
     @property
     def total(self) -> float:
-        """The sum of all parts, in seconds."""
         return sum(self.parts.values())
 
     def share(self, part: str) -> float | None:

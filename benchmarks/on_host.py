@@ -1,9 +1,9 @@
 """Ranks placed on simulated hosts, and the bytes that these hosts' links have sent.
 
-    tfdp run -n 4 -- python -m tfdp.tools.bench.on_host NAME,NAME 0,0,1,1 python train.py
+    tfdp run -n 4 -- python -m benchmarks.on_host NAME,NAME 0,0,1,1 python train.py
 
 runs `train.py` in four ranks, the first two in the namespace that is named first, and the others in
-the second. `tfdp.tools.bench.hosts` makes the namespaces.
+the second. `benchmarks.hosts` makes the namespaces.
 """
 
 import json
@@ -12,9 +12,10 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from tfdp.tools.bench import hosts
+from benchmarks import hosts
 
 _PORT = 20870
+_HOST = "TFDP_BENCHMARKS_HOST"
 
 # MPICH takes all ranks for those of one host, since one launcher started them, and would use shared
 # memory. These keep it on the links, whether it was built with UCX or with libfabric.
@@ -38,14 +39,14 @@ def on_hosts(
       command: The words of the command.
 
     >>> on_hosts(["h0", "h1"], [0, 1, 1], ["hostname"])[2:]
-    ['tfdp.tools.bench.on_host', 'h0,h1', '0,1,1', 'hostname']
+    ['benchmarks.on_host', 'h0,h1', '0,1,1', 'hostname']
     >>> on_hosts([], [0, 1, 1], ["hostname"])
     ['hostname']
     """
     if not namespaces:
         return list(command)
     places = ",".join(namespaces), ",".join(map(str, host_of_ranks))
-    return [sys.executable, "-m", "tfdp.tools.bench.on_host", *places, *command]
+    return [sys.executable, "-m", "benchmarks.on_host", *places, *command]
 
 
 def addresses(host_of_ranks: Sequence[int]) -> list[str]:
@@ -57,11 +58,16 @@ def addresses(host_of_ranks: Sequence[int]) -> list[str]:
     return [f"{hosts.address(host)}:{_PORT + rank}" for rank, host in enumerate(host_of_ranks)]
 
 
+def is_on_host() -> bool:
+    """Returns whether :func:`main` has brought this process to a host."""
+    return _HOST in os.environ
+
+
 def bytes_sent() -> int:
     """Returns the bytes that the host of this process has sent over its link so far.
 
     Raises:
-      HostsError: The process is on no host that `tfdp.tools.bench.hosts` has made.
+      HostsError: The process is on no host that `benchmarks.hosts` has made.
     """
     for line in pathlib.Path("/proc/net/dev").read_text().splitlines():
         interface, _, counts = line.strip().partition(":")
@@ -69,7 +75,7 @@ def bytes_sent() -> int:
             return int(counts.split()[8])
     raise hosts.HostsError(
         f"The host of this process must have the link {hosts.INTERFACE}, but has none; start the "
-        "process by `tfdp.tools.bench.on_host`."
+        "process by `benchmarks.on_host`."
     )
 
 
@@ -82,6 +88,7 @@ def main() -> None:
     os.environ["TF_CONFIG"] = json.dumps(config)
     os.environ.update(_BETWEEN_HOSTS)
     host = namespaces.split(",")[places[config["task"]["index"]]]
+    os.environ[_HOST] = host
     entered = hosts.inside(host, command)
     os.execvp(entered[0], entered)
 

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from tfdp.tools.bench import hosts, link_rate
+from benchmarks import hosts
+from tfdp.tools.bench import link_rate
 
 
 def can_build():
@@ -65,7 +66,7 @@ def test_hosts_are_taken_down_after_a_failure_too():
 @needs_hosts
 def test_what_a_killed_run_left_is_taken_down_by_the_next():
     code = (
-        "import os; from tfdp.tools.bench import hosts\n"
+        "import os; from benchmarks import hosts\n"
         "with hosts.hosts(2, None) as names: print(names[0], flush=True); os.kill(os.getpid(), 9)"
     )
     killed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -88,50 +89,18 @@ def test_without_the_tools_it_names_them(monkeypatch):
         hosts.hosts(2, None).__enter__()
 
 
-def test_a_stream_on_loopback_is_measured():
-    assert link_rate.measure([], [], "127.0.0.1", seconds=0.2) > 0
-
-
+@needs_hosts
 @pytest.mark.slow
 @pytest.mark.multiprocess
-@pytest.mark.parametrize(
-    ("sides", "where"),
-    [
-        (("auto",), []),
-        pytest.param(
-            ("ring", "auto", "stock"),
-            ["--hosts", "2", "--order", "1,0"],
-            marks=[needs_hosts, pytest.mark.exhaustive],
-        ),
-    ],
-    ids=["processes", "hosts"],
-)
-def test_a_run_measures_prints_draws_and_keeps(sides, where, tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "tfdp.tools.cli",
-        "bench",
-        "--topology",
-        ",".join(sides),
-    ]
-    command += [
-        "--engine",
-        "tensorflow",
-        "--sizes",
-        "1KB,1MB",
-        "--rounds",
-        "1",
-        "--repeats",
-        "2",
-        *where,
-    ]
+@pytest.mark.exhaustive("benchmarks/test_sums.py::test_a_run_measures_prints_draws_and_keeps")
+def test_sums_between_hosts_are_right_and_the_bytes_of_a_link_are_kept(tmp_path):
+    words = "--topology ring,auto,stock --engine tensorflow --sizes 1MB --rounds 1 --repeats 2"
+    words += " --hosts 2 --order 1,0"
     files = ["--output", str(tmp_path / "x.png"), "--json", str(tmp_path / "x.json")]
-    done = subprocess.run([*command, *files], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "benchmarks", "sums", *words.split(), *files]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads((tmp_path / "x.json").read_text())["results"]
-    cases = {(result["side"], result["size_bytes"]) for result in results}
-    assert cases == {(s, b) for s in sides for b in (1000, 10**6)}
-    assert all(result["right"] and len(result["seconds"]) == 2 for result in results)
-    assert done.stdout.count("1 MB of float32") == 1
-    assert (tmp_path / "x.png").stat().st_size > 0
+    assert [result["side"] for result in results] == ["ring", "auto", "stock"]
+    assert all(result["right"] for result in results)
+    assert all(count > 10**6 for result in results for count in result["link_bytes"])
