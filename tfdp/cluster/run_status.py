@@ -30,6 +30,8 @@ STATUS_VARIABLE = "TFDP_RUN_STATUS"
 _STATUS, _STEPS, _ALIVE = "status", "steps", "alive"
 _STEPS_FORMAT = struct.Struct("=qqq")  # the first, the last, and how many points were reached
 
+_CAUSES = ("error", "lost_rank")  # of a rank's end: the first one that is told counts
+
 _BEAT_SECONDS = 1.0
 
 _beating = False  # whether a thread of this process tells that it lives
@@ -82,15 +84,10 @@ def tell(environ: Mapping[str, str] = os.environ, **changes: bool | str | int | 
         # Of all threads and processes of the rank: what it has started is given its environment.
         with open(path.with_name(f"{path.name}.lock"), "wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            before = _read(path)
-            settled = before.error is not None
-            for name in ("error", "lost_rank"):
-                if settled or getattr(before, name) is not None:
-                    changes.pop(name, None)
-            status = dataclasses.replace(before, **changes)  # type: ignore[arg-type]
-            new = path.with_name(f"{path.name}.new")
-            new.write_text(json.dumps(dataclasses.asdict(status)), encoding="utf-8")
-            new.replace(path)
+            try:
+                _change(path, changes)
+            finally:  # closing it would leave the lock with a process that was forked meanwhile
+                fcntl.flock(lock, fcntl.LOCK_UN)
     except FileNotFoundError:
         pass  # the launcher is gone
     except OSError as error:
@@ -99,6 +96,16 @@ def tell(environ: Mapping[str, str] = os.environ, **changes: bool | str | int | 
             f"{error}. Make room there; what `tfdp run` says of the end may be wrong.",
             file=sys.stderr,
         )
+
+
+def _change(path: pathlib.Path, changes: Mapping[str, Any]) -> None:
+    before = _read(path)
+    settled = {name for name in _CAUSES if before.error or getattr(before, name) is not None}
+    kept = {name: value for name, value in changes.items() if name not in settled}
+    new = path.with_name(f"{path.name}.new")
+    status = dataclasses.asdict(dataclasses.replace(before, **kept))
+    new.write_text(json.dumps(status), encoding="utf-8")
+    new.replace(path)
 
 
 def told(folder: str, rank: int) -> RankStatus:
