@@ -33,9 +33,10 @@ _STEPS_FORMAT = struct.Struct("=qqq")  # the first, the last, and how many point
 _CAUSES = ("error", "lost_rank")  # of a rank's end: the first one that is told counts
 
 _BEAT_SECONDS = 1.0
+_BEATING = "tfdp-alive"  # the thread that tells that this process lives
 
-_beating = False  # whether a thread of this process tells that it lives
-_teller: int | None = None  # the process that has told of its status
+# The process that has told of its status. Those that it forks have the hook for errors as well.
+_teller: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,23 +223,19 @@ def tell_alive(environ: Mapping[str, str] = os.environ) -> None:
     >>> last_sign(folder.name, 0) is None, last_sign(folder.name, 1)
     (False, None)
     """
-    global _beating
     path = _own_mark(environ, _ALIVE)
-    if path is None or _beating:
+    if path is None or any(thread.name == _BEATING for thread in threading.enumerate()):
         return
     with contextlib.suppress(OSError):
         path.touch()
-        _beating = True
-        threading.Thread(target=_beat, args=(path,), name="tfdp-alive", daemon=True).start()
+        threading.Thread(target=_beat, args=(path,), name=_BEATING, daemon=True).start()
 
 
 def _beat(path: pathlib.Path) -> None:
-    global _beating
     with contextlib.suppress(OSError):  # the launcher is gone
         while True:
             time.sleep(_BEAT_SECONDS)
             os.utime(path)
-    _beating = False
 
 
 def last_sign(folder: str, rank: int) -> int | None:
