@@ -9,7 +9,7 @@ from tfdp.base import threads
 
 @pytest.fixture(autouse=True)
 def nobody_noted(monkeypatch):
-    monkeypatch.setattr(threads, "_names", [])
+    monkeypatch.setattr(threads, "_names", {})
 
 
 def in_thread(name, function):

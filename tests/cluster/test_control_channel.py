@@ -7,6 +7,7 @@ import socket
 import meeting
 import pytest
 
+from tfdp.cluster import control_channel
 from tfdp.cluster.connections import Connections
 from tfdp.cluster.control_channel import ControlChannel
 from tfdp.cluster.run_status import told
@@ -115,6 +116,24 @@ def test_a_rank_that_cannot_go_on_without_another_tells_the_launcher(error, monk
         with pytest.raises(RankLostError):
             first.all_gather("x")
     assert told(str(tmp_path), 0).lost_rank == 1
+
+
+def test_the_launcher_is_told_before_one_who_waits_ends(monkeypatch):
+    ended_before = []
+    with meeting.boards(2) as (first, second):
+
+        def told_slowly(**changes):
+            assert changes == {"lost_rank": 1}
+            ended_before.append(bool(concurrent.futures.wait([waits], 0.5).done))
+
+        monkeypatch.setattr(control_channel, "tell", told_slowly)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            waits = pool.submit(first.all_gather, "x")
+            second.wait("x#0", [0], "x")
+            second.close("ValueError: my own mistake")
+            with pytest.raises(RankLostError):
+                waits.result(20.0)
+    assert ended_before == [False]
 
 
 @pytest.mark.parametrize("loser", [0, 2])

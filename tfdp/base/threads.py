@@ -6,8 +6,8 @@ it is left to chance, and so differs between ranks whose programs are alike.
 
 import threading
 
-_names: list[str] = []
-_lock = threading.Lock()
+# Their names, in the order in which they took part; the order is that of the process.
+_names: dict[str, None] = {}
 
 
 def is_of_program() -> bool:
@@ -18,25 +18,20 @@ def is_of_program() -> bool:
 
 def note() -> None:
     """Notes that the calling thread takes part."""
-    name = threading.current_thread().name
-    if is_of_program() and name not in _names:
-        with _lock:
-            _names.append(name)
+    if is_of_program():
+        _names[threading.current_thread().name] = None
 
 
 def hint() -> str:
     """Returns what to add to an error that ranks differ; nothing where the main thread is alone."""
     note()
-    with _lock:
-        if _names == [threading.main_thread().name]:
-            return ""
-        return (
-            f" Or are the ranks alike, and only the order of threads differs? Here {_listed()} "
-            "made variables or ran steps: use one thread for that, or one after the other, in "
-            "the same order on all ranks."
-        )
-
-
-def _listed() -> str:
-    *others, last = (f"`{name}`" for name in _names)
-    return f"the threads {', '.join(others)} and {last}" if others else f"the thread {last}"
+    names = list(_names)
+    if names == [threading.main_thread().name]:
+        return ""
+    *others, last = (f"`{name}`" for name in names)
+    who = f"the threads {', '.join(others)} and {last}" if others else f"the thread {last}"
+    return (
+        f" Or are the ranks alike, and only the order of threads differs? Here {who} made "
+        "variables or ran steps: use one thread for that, or one after the other, in the same "
+        "order on all ranks."
+    )

@@ -246,6 +246,12 @@ class ControlChannel:
         with self._changed:
             return self._failure
 
+    def wait_for_failure(self, seconds: float) -> Exception | None:
+        """Returns the first error of the cluster, as soon as there is one; None after `seconds`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure is not None, seconds)
+            return self._failure
+
     def fail(self, error: Exception) -> None:
         """Ends the work of all ranks with `error`, whose text the others receive."""
         kind = type(error).__name__

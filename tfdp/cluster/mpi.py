@@ -50,6 +50,7 @@ _OF_A_PLACE = ("OMPI_COMM_WORLD_", "PMI_", "PMIX_", "MPI_LOCALRANKID", "MPI_LOCA
 _SET_BY_MPIRUN = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALNRANKS")
 _INSTALL_MPI4PY = "Install mpi4py for the launcher's MPI on every host (`pip install 'tfdp[mpi]'`)"
 
+# MPI, if this process has initialised it, until it is finalised: once in the life of a process.
 _to_finalize: list[Any] = []
 _MAPS = pathlib.Path("/proc/self/maps")
 _SHARED = re.compile(r" (/dev/shm/mpich_shm_\w+)$", re.MULTILINE)

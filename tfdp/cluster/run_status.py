@@ -30,10 +30,13 @@ STATUS_VARIABLE = "TFDP_RUN_STATUS"
 _STATUS, _STEPS, _ALIVE = "status", "steps", "alive"
 _STEPS_FORMAT = struct.Struct("=qqq")  # the first, the last, and how many points were reached
 
-_BEAT_SECONDS = 1.0
+_CAUSES = ("error", "lost_rank")  # of a rank's end: the first one that is told counts
 
-_beating = False  # whether a thread of this process tells that it lives
-_teller: int | None = None  # the process that has told of its status
+_BEAT_SECONDS = 1.0
+_BEATING = "tfdp-alive"  # the thread that tells that this process lives
+
+# The process that has told of its status. Those that it forks have the hook for errors as well.
+_teller: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,15 +85,10 @@ def tell(environ: Mapping[str, str] = os.environ, **changes: bool | str | int | 
         # Of all threads and processes of the rank: what it has started is given its environment.
         with open(path.with_name(f"{path.name}.lock"), "wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            before = _read(path)
-            settled = before.error is not None
-            for name in ("error", "lost_rank"):
-                if settled or getattr(before, name) is not None:
-                    changes.pop(name, None)
-            status = dataclasses.replace(before, **changes)  # type: ignore[arg-type]
-            new = path.with_name(f"{path.name}.new")
-            new.write_text(json.dumps(dataclasses.asdict(status)), encoding="utf-8")
-            new.replace(path)
+            try:
+                _change(path, changes)
+            finally:  # closing it would leave the lock with a process that was forked meanwhile
+                fcntl.flock(lock, fcntl.LOCK_UN)
     except FileNotFoundError:
         pass  # the launcher is gone
     except OSError as error:
@@ -99,6 +97,16 @@ def tell(environ: Mapping[str, str] = os.environ, **changes: bool | str | int | 
             f"{error}. Make room there; what `tfdp run` says of the end may be wrong.",
             file=sys.stderr,
         )
+
+
+def _change(path: pathlib.Path, changes: Mapping[str, Any]) -> None:
+    before = _read(path)
+    settled = {name for name in _CAUSES if before.error or getattr(before, name) is not None}
+    kept = {name: value for name, value in changes.items() if name not in settled}
+    new = path.with_name(f"{path.name}.new")
+    status = dataclasses.asdict(dataclasses.replace(before, **kept))
+    new.write_text(json.dumps(status), encoding="utf-8")
+    new.replace(path)
 
 
 def told(folder: str, rank: int) -> RankStatus:
@@ -215,23 +223,19 @@ def tell_alive(environ: Mapping[str, str] = os.environ) -> None:
     >>> last_sign(folder.name, 0) is None, last_sign(folder.name, 1)
     (False, None)
     """
-    global _beating
     path = _own_mark(environ, _ALIVE)
-    if path is None or _beating:
+    if path is None or any(thread.name == _BEATING for thread in threading.enumerate()):
         return
     with contextlib.suppress(OSError):
         path.touch()
-        _beating = True
-        threading.Thread(target=_beat, args=(path,), name="tfdp-alive", daemon=True).start()
+        threading.Thread(target=_beat, args=(path,), name=_BEATING, daemon=True).start()
 
 
 def _beat(path: pathlib.Path) -> None:
-    global _beating
     with contextlib.suppress(OSError):  # the launcher is gone
         while True:
             time.sleep(_BEAT_SECONDS)
             os.utime(path)
-    _beating = False
 
 
 def last_sign(folder: str, rank: int) -> int | None:

@@ -2,6 +2,8 @@
 
 import ast
 import inspect
+import re
+import sys
 import textwrap
 
 import pytest
@@ -13,7 +15,13 @@ from tfdp import keras as tfdp_keras
 from tfdp.base.hooks import private, versions
 
 tfdp_keras.register()
-ATTRIBUTES = {versions.title(each.owner, each.name): each for each in private.ATTRIBUTES}
+SHIMS = [module for name, module in sys.modules.items() if re.match(r"tfdp\..*\b_\w+$", name)]
+ATTRIBUTES = {
+    versions.title(each.owner, each.name): each
+    for shim in SHIMS
+    for each in vars(shim).values()
+    if isinstance(each, private.Attribute)
+}
 
 
 def sets(cls, name):

@@ -256,10 +256,11 @@ def test_a_killed_rank_is_named_with_its_signal(runs):
     ("dies", "follows", "first", "code", "how"),
     [
         ("tell(lost_rank=1); sys.exit(1)", "os._exit(3)", 1, 3, "exit code 3"),
+        ("tell(lost_rank=1); sys.exit(1)", "tell(lost_rank=1); os._exit(3)", 1, 3, "exit code 3"),
         ("sys.exit('UnavailableError')", "os.kill(os.getpid(), 11)", 1, 139, "signal SIGSEGV"),
         ("raise RuntimeError('tfdp: lost rank 1')", "os._exit(3)", 0, 1, "exit code 1"),
     ],
-    ids=["tells of it", "is before a kill", "prints it"],
+    ids=["tells of it", "tells of it as the lost one does", "is before a kill", "prints it"],
 )
 def test_a_rank_that_fails_because_another_is_dying_is_not_the_first(
     runs, dies, follows, first, code, how

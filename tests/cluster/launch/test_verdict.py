@@ -22,11 +22,31 @@ LOST = 3  # the rank that the others have lost
         ([(0, 1, 4.0, LOST), (1, 1, 4.5, None)], 1),
         ([(0, -6, 4.0, LOST), (1, 1, 4.5, None)], 1),
         ([(0, 1, 4.0, LOST), (1, 1, 4.1, LOST)], 0),
+        ([(0, 1, 4.0, LOST), (LOST, 1, 4.1, LOST)], LOST),  # it was told what the others say
         ([(0, 1, 4.0, LOST), (1, -9, 6.5, None)], 1),  # a cause that took long to end
     ],
 )
 def test_the_first_failure_is_the_cause(failures, first):
     assert first_failure([Failure(*f, ["A"], lost) for *f, lost in failures]).rank == first
+
+
+@pytest.mark.parametrize(
+    ("failures", "unfinished", "said"),
+    [
+        # Of two that end by themselves, as a test runner does, each may be the first to be gone.
+        ([(0, 1, 4.1, None), (1, 1, 4.0, None)], [], "exit code 1. Rank 0 failed, too. It wrote"),
+        ([(0, 1, 4.0, None), (1, -11, 4.5, None)], [], "signal SIGSEGV. Rank 0 failed, too. It"),
+        ([(0, 1, 3.9, 1), (1, 1, 4.0, 1)], [], "exit code 1. It wrote"),
+        ([(1, 1, 4.0, 0)], [0], "exit code 1: it had lost rank 0. Rank 0 had to be ended. It"),
+    ],
+)
+def test_with_the_first_failure_those_are_named_that_have_to_do_with_it(failures, unfinished, said):
+    failed = {rank: Failure(rank, *rest, [], lost) for rank, *rest, lost in failures}
+    outcome = Outcome(None, False, tuple(failed), tuple(unfinished), absent=())
+    group = RankGroup.of_this_host([1, 2], [None] * 2)
+    options = RunOptions(processes=2, command=("train.py",))
+    _, message = verdict(options, outcome, failed, (), group)
+    assert message.startswith(f"rank 1 of 2 failed first, with {said}")
 
 
 def test_a_signal_becomes_128_more():

@@ -11,6 +11,7 @@ class _State:
     strategy_made: bool = False
 
 
+# Python's, NumPy's and TensorFlow's seeds are the process', and so is what tfdp knows of them.
 _STATE = _State()
 
 

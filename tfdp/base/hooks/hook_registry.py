@@ -49,11 +49,12 @@ class Registration:
     overrides: bool
 
 
+# Keras and TensorFlow hold one function under a name in the whole process. So do these: what is to
+# be put there, how many from the first are in place, and the strategies that need them.
 REGISTERED: list[Registration] = []
-
-_lock = threading.RLock()
+_num_installed = 0
 _users: weakref.WeakSet[Any] = weakref.WeakSet()
-_num_installed = 0  # number of registrations, from the first, that are in place
+_lock = threading.RLock()
 # The wrapping functions that are in place, the latest last. The references are weak, so that a
 # class or an object can be freed together with the function that it holds.
 _in_place: list[weakref.ref[Any]] = []

@@ -3,14 +3,11 @@
 A shim is a module `_keras.py` or `_tensorflow.py`, where each name stands with its reason.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-METHODS: list[tuple[type, str]] = []
-ATTRIBUTES: list[Attribute] = []
+METHODS: list[tuple[type, str]] = []  # of all shims that are imported, to be compared together
 
 
 def method(owner: type, name: str) -> Callable[..., Any]:
@@ -54,9 +51,6 @@ class Attribute:
 
     owner: type
     name: str
-
-    def __post_init__(self) -> None:
-        ATTRIBUTES.append(self)
 
     def __call__(self, thing: Any) -> Any:
         """Returns the value that the attribute has in an object."""

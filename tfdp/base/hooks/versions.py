@@ -125,7 +125,7 @@ def _minor(version: str) -> list[str]:
     return version.split(".")[:2]
 
 
-_warned: set[tuple[str, ...]] = set()
+_warned: set[tuple[str, ...]] = set()  # a process is told once, however often hooks are added
 
 
 def _warn(package: str, targets: list[tuple[Any, str]]) -> None:

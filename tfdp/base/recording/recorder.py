@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-
-from tfdp.base.recording.graph_buffers import Buffer
 
 # The sums that a recorder keeps since it was made. Only samples add to the last four.
 SUMS = (
@@ -35,8 +34,15 @@ SLOTS = {name: index for index, name in enumerate(SUMS)}
 
 _KINDS = ("buffers", "flags", "ratios")
 
+_NUMBERS = itertools.count(1)  # of buffers, whose names TensorFlow's runtime must not mix up
+
+# The handles of buffers that are gone; the next buffer that is made destroys them.
+_UNUSED: list[tf.Tensor] = []
+
+# What a program is partitioned from knows a tensor alone: `copies_of` looks for its recorder.
 _ALL: weakref.WeakSet[Recorder] = weakref.WeakSet()
 
+# A callback attaches a recorder, a trainer looks for it, and Keras would track an attribute.
 _OF_MODEL: weakref.WeakKeyDictionary[Any, Recorder] = weakref.WeakKeyDictionary()
 
 
@@ -60,6 +66,76 @@ class Reading:
 
     def __sub__(self, other: Reading) -> Reading:
         return Reading(self.values - other.values)
+
+
+class Buffer:
+    """A tensor on a CPU that stays from step to step: a graph writes it, and Python reads it.
+
+    It is a raw resource of TensorFlow, not a `tf.Variable`: in a strategy's scope that would have a
+    copy for each replica, and Keras would track it. Each replica has buffers of its own, because
+    TensorFlow orders the ops that touch one resource. If two replicas shared a buffer, a
+    conditional of the second, with collectives in it, would wait for the first's, which waits for
+    the second.
+
+    Args:
+      device: The full name of a CPU device.
+      initial: The first value.
+      shape: The shape of all values; None: the shape of `initial`.
+    """
+
+    def __init__(self, device: str, initial: np.ndarray, shape: Any = None) -> None:
+        self._handle: tf.Tensor | None = None
+        self.device = device
+        self._dtype = tf.as_dtype(initial.dtype)
+        self._shape = initial.shape if shape is None else shape
+        self._name = f"tfdp_recording_{next(_NUMBERS)}"
+        with tf.init_scope():
+            while _UNUSED:
+                tf.raw_ops.DestroyResourceOp(resource=_UNUSED.pop(), ignore_lookup_error=True)
+            self._handle = self.handle
+            self.set(initial)
+
+    @property
+    def handle(self) -> tf.Tensor:
+        if self._handle is not None:
+            return self._handle
+        with tf.device(self.device):
+            return tf.raw_ops.VarHandleOp(
+                dtype=self._dtype, shape=self._shape, shared_name=self._name
+            )
+
+    def by_name(self) -> Buffer:
+        """Returns the buffer for functions that capture nothing, while this one lives."""
+        named = copy.copy(self)
+        named._handle = None
+        return named
+
+    def set(self, value: Any) -> None:
+        with tf.device(self.device):
+            value = tf.cast(tf.convert_to_tensor(value), self._dtype)
+            tf.raw_ops.AssignVariableOp(resource=self.handle, value=value)
+
+    def put(self, index: int, value: tf.Tensor) -> None:
+        with tf.device(self.device):
+            tf.raw_ops.ResourceScatterNdUpdate(
+                ref=self.handle, indices=[[index]], updates=[tf.cast(value, self._dtype)]
+            )
+
+    def add(self, index: int, value: Any) -> None:
+        with tf.device(self.device):
+            tf.raw_ops.ResourceScatterNdAdd(
+                ref=self.handle, indices=[[index]], updates=[tf.cast(value, self._dtype)]
+            )
+
+    def read(self) -> tf.Tensor:
+        with tf.device(self.device):
+            return tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self._dtype)
+
+    def __del__(self) -> None:
+        # There must be no op here: garbage is collected at any time, also while TensorFlow builds a
+        # graph and holds its lock.
+        if self._handle is not None:
+            _UNUSED.append(self._handle)
 
 
 class Recorder:

@@ -13,6 +13,8 @@ import tensorflow as tf
 from tfdp.base.determinism import seconds_in_graph
 from tfdp.base.recording.recorder import SLOTS, Recorder
 
+# What records is not told of a tap by its callers: optimizers are called by Keras, and collectives
+# by programs that know nothing of telemetry. Replicas of `strategy.run` are traced in threads.
 _thread = threading.local()
 
 

@@ -132,7 +132,7 @@ def _attempt(
 
     with ReservedPorts(len(gpus), node.interface) as reserved:
         made = attempt(starter, *node.start(reserved.ports, gpus, attempts), reserved, order)
-    if how(made) is How.TOLD:
+    if node.reason and how(made) is How.TOLD:
         reason = f"this node's ranks were ended: {node.reason}."
         made = dataclasses.replace(made, message=reason)
     return made

@@ -89,17 +89,14 @@ class RankProcess:
         code = self._supervisor.wait() if self._supervisor else 0
         if self.returncode is None:
             self.returncode, self.ended_at = code or -signal.SIGKILL, now
-            self._kill_group()
+            if self._group is not None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._group, signal.SIGKILL)
         self.finished = True
 
     def let_go(self) -> None:
         """Closes the supervisor's ends of the pipes: it has opened them, or never will."""
         _close(self._held)
-
-    def _kill_group(self) -> None:
-        if self._group is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._group, signal.SIGKILL)
 
     def close(self) -> None:
         """Ends the rank if it still runs, and waits until nothing of it is left."""

@@ -185,9 +185,6 @@ class Supervisor:
         ends += [self._launcher.ended_at] if self._launcher else []
         return min(ends) + wait
 
-    def _ended_well(self) -> list[int]:
-        return [rank.rank for rank in self._ranks if rank.returncode == 0]
-
     def _act(self, now: float) -> None:
         if self._launcher is not None:
             self._mind(self._launcher, now)
@@ -285,11 +282,12 @@ class Supervisor:
 
     def _state(self, timed_out: bool = False) -> Outcome:
         failed = tuple(r.rank for r in self._ranks if r.failed and self._of_itself(r))
+        ended_well = [rank.rank for rank in self._ranks if rank.returncode == 0]
         return Outcome(
             signal=self._signal,
             timed_out=timed_out,
             failed=failed,
-            absent=() if failed else tuple(self._absent(self._ended_well())),
+            absent=() if failed else tuple(self._absent(ended_well)),
             unfinished=tuple(rank.rank for rank in self._ranks if rank.returncode is None),
             launcher_first=self._launcher_first(),
             resized=self._resized,

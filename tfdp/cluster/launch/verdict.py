@@ -106,8 +106,8 @@ class Failure:
 
     @property
     def is_consequence(self) -> bool:
-        """Whether the rank itself has told that another rank was lost."""
-        return self.lost_rank is not None
+        """Whether the rank itself has told that another was lost; the others may have lost it."""
+        return self.lost_rank not in (None, self.rank)
 
 
 def signal_name(number: int) -> str:
@@ -220,11 +220,13 @@ def verdict(
         return 128 + outcome.signal, f"{cause}, and all ranks have ended."
     if outcome.launcher_first:
         return _launcher_ended(outcome, failures, group)
-    first = first_failure([failures[rank] for rank in outcome.failed])
+    failed = [failures[rank] for rank in outcome.failed]
+    first = first_failure(failed)
     ended_well = first.lost_rank
     if ended_well in (*failures, *outcome.unfinished) or ended_well not in group.ranks:
         ended_well = None
-    return first.exit_code, _failure_message(options, first, outcome, ended_well, group)
+    too = [each.rank for each in failed if each is not first and not each.is_consequence]
+    return first.exit_code, _failure_message(options, first, too, outcome, ended_well, group)
 
 
 class EndedError(Exception):
@@ -250,10 +252,16 @@ def stopped_by(number: int) -> EndedError:
 
 
 def _failure_message(
-    options: RunOptions, first: Failure, outcome: Outcome, ended_well: int | None, group: RankGroup
+    options: RunOptions,
+    first: Failure,
+    too: Sequence[int],
+    outcome: Outcome,
+    ended_well: int | None,
+    group: RankGroup,
 ) -> str:
     if ended_well is None:
-        message = f"rank {first.rank} of {group.world_size} failed first, with {first.how}."
+        since = f": it had lost rank {first.lost_rank}" if first.is_consequence else ""
+        message = f"rank {first.rank} of {group.world_size} failed first, with {first.how}{since}."
     else:
         code = STOPPED if ended_well in outcome.stopped else 0
         message = (
@@ -264,6 +272,8 @@ def _failure_message(
         )
     if first.how == "signal SIGKILL":
         message += " Linux kills so where memory runs out; `dmesg` tells."
+    if too:
+        message += f" {ranks_in_words(too).capitalize()} failed, too."
     if len(outcome.unfinished) > 0:
         message += f" {ranks_in_words(outcome.unfinished).capitalize()} had to be ended."
     if options.log_dir is not None:

@@ -264,7 +264,7 @@ class ClusterProcesses(Meetings):
         except _ENDS:
             raise
         except _CONSEQUENCES as error:
-            failure = self.failure(within_seconds=5.0)
+            failure = self.board.wait_for_failure(5.0)
             if failure is None:
                 self._note(error)
                 raise

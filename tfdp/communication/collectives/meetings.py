@@ -1,7 +1,6 @@
 """Messages that all processes exchange on a board: see `ProcessGroup`."""
 
 import json
-import time
 from collections.abc import Mapping
 
 from tfdp.base import rank_comparison
@@ -68,15 +67,8 @@ class Meetings:
         self.board.fail(error)
 
     def failure(self, within_seconds: float) -> Exception | None:
-        """Waits for word of an error in the cluster, which may follow one here, and returns it."""
-        deadline = time.monotonic() + within_seconds
-        while self.board.failure is None and time.monotonic() < deadline:
-            self._look_for_lost()
-            time.sleep(0.05)
-        return self.board.failure
-
-    def _look_for_lost(self) -> None:
-        """Takes note of ranks that are lost, where nothing else does."""
+        """Returns the error of another process, as soon as it is told: see `ProcessGroup`."""
+        return self.board.wait_for_failure(within_seconds)
 
     def adopt_random_states(self) -> None:
         """Adopts rank 0's random states of Python and NumPy; all ranks must call it."""

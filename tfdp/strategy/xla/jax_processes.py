@@ -119,9 +119,14 @@ class JaxProcesses(Meetings, OneProcess):
                 raise
             raise failure from error
 
-    def _look_for_lost(self) -> None:
-        for rank in self.board.ended():
-            self.board.lose(rank, self.board.end_of(rank, "a program of all processes"))
+    def failure(self, within_seconds: float) -> Exception | None:
+        """Waits as others do, and gives up ranks that have ended, which nothing else does here."""
+        deadline = time.monotonic() + within_seconds
+        while self.board.failure is None and time.monotonic() < deadline:
+            for rank in self.board.ended():
+                self.board.lose(rank, self.board.end_of(rank, "a program of all processes"))
+            self.board.wait_for_failure(0.05)
+        return self.board.failure
 
     def _note_uncaught(
         self, original: Callable[..., Any], kind: Any, value: Any, trace: Any
