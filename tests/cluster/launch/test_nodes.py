@@ -145,9 +145,16 @@ import resumed_training
 
 
 class Tells(keras.callbacks.Callback):
+    steps = 0
+
     def on_train_batch_end(self, batch, logs=None):
-        pathlib.Path(f"step-{{attempt}}-{{rank}}").touch()
-        time.sleep(0.0 if attempt == 2 else 0.3)
+        self.steps += 1
+        if self.steps == 3:
+            pathlib.Path(f"step-{{attempt}}-{{rank}}").touch()
+            if attempt == 0:
+                resumed_training.until_asked()
+            if attempt == 1:
+                time.sleep(300)  # until the other is killed
 
 
 values = resumed_training.train(
