@@ -40,7 +40,7 @@ def test_a_rank_that_fails_is_named_with_its_error_and_the_demo_fails(tmp_path):
         "import json, os, time\n"
         "if json.loads(os.environ['TF_CONFIG'])['task']['index'] == 1:\n"
         "    raise ValueError('the disk is full')\n"
-        "time.sleep(60)\n"
+        "time.sleep(300)\n"
     )
     done = demo(
         "import tfdp.tools.demo.demo_processes as p; p.rank_command = lambda *_: ('rank.py',)",
