@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import pathlib
 import pickle
+import time
 from typing import Any
 
 import keras
@@ -79,7 +80,7 @@ def strategy(replicas, **options):
     if options.get("shard") == "parameters":
         sharded_variable.SMALLEST_SHARD = 2  # the tests' models are small
     if CLUSTER_REPLICAS:
-        return tfdp.DataParallelStrategy(**{"timeout_seconds": 60, **options})
+        return tfdp.DataParallelStrategy(**{"timeout_seconds": 200, **options})
     return tfdp.DataParallelStrategy(devices=[f"{DEVICE}:{i}" for i in range(replicas)], **options)
 
 
@@ -231,6 +232,23 @@ def batches_of(sizes, *arrays):
     signature = specs if len(specs) > 1 else specs[0]
     dataset = tf.data.Dataset.from_generator(generate, output_signature=signature)
     return dataset.apply(tf.data.experimental.assert_cardinality(len(sizes)))
+
+
+def ends_late(model, batches, counted=0):
+    """Yields the batches, and then ends when what needs no batch has been done.
+
+    One device then has counted the step that finds no batch left: it is the step `counted`, unless
+    that is 0 and no such step is counted.
+    """
+    import tfdp
+
+    yield from batches
+    deadline = time.monotonic() + 60
+    on_one_device = not isinstance(model.distribute_strategy, tfdp.DataParallelStrategy)
+    while on_one_device and int(model.optimizer.iterations) < counted:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.3)
 
 
 # ---- using a model ----

@@ -6,17 +6,21 @@ import socket
 import time
 
 from tfdp.cluster.control_channel import ControlChannel
+from tfdp.cluster.launch.rank_start import ReservedPorts
 from tfdp.cluster.rendezvous import meet
 from tfdp.cluster.spec import Cluster
 
+_reserved = []
+
 
 def free_ports(number):
-    """As many different ports that nobody listens on."""
-    with contextlib.ExitStack() as held:  # until the last is found
-        sockets = [held.enter_context(socket.socket()) for _ in range(number)]
-        for free in sockets:
-            free.bind(("127.0.0.1", 0))
-        return [free.getsockname()[1] for free in sockets]
+    """As many different ports that nobody listens on.
+
+    Neither a connection's own end nor another launcher or test gets them while this process lives.
+    """
+    _reserved.append(ReservedPorts(number))
+    _reserved[-1].release()
+    return _reserved[-1].ports
 
 
 def clusters(world_size, fixed_addresses=True, host="127.0.0.1"):
@@ -28,7 +32,7 @@ def clusters(world_size, fixed_addresses=True, host="127.0.0.1"):
     ]
 
 
-def connection(address, within_seconds=10.0):
+def connection(address, within_seconds=60.0):
     """A connection to who listens there, soon."""
     deadline = time.monotonic() + within_seconds
     while True:
@@ -53,10 +57,10 @@ def no_difference(introductions):
 
 
 @contextlib.contextmanager
-def boards(world_size, timeout_seconds=20.0):
+def boards(world_size, timeout_seconds=60.0):
     """The ranks' boards, connected through rank 0."""
     described = clusters(world_size)
-    meetings = on_all(*(lambda c=c: meet(c, {}, no_difference, 20.0) for c in described))
+    meetings = on_all(*(lambda c=c: meet(c, {}, no_difference, 60.0) for c in described))
     made = [
         ControlChannel(rank, world_size, meeting.connections, timeout_seconds)
         for rank, meeting in enumerate(meetings)

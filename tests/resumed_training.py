@@ -1,6 +1,7 @@
 """A small training that decides much from step to step, for tests of what goes on after a stop."""
 
 import functools
+import time
 
 import harness
 import keras
@@ -8,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdp
+from tfdp.callbacks.checkpoint import agreed_points
 
 EXAMPLES, BATCH, EPOCHS = 21, 4, 4
 STEPS = 6  # of an epoch, the last one short
@@ -19,6 +21,13 @@ class Stop(Exception):
 
 def stop():
     raise Stop
+
+
+def until_asked():
+    """Waits until the thread that hears signals, and of other ranks' wishes, has told of one."""
+    [points] = agreed_points._open
+    while not points._told:
+        time.sleep(0.01)
 
 
 class StopAt(keras.callbacks.Callback):

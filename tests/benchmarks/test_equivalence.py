@@ -59,7 +59,7 @@ def test_the_table_needs_at_least_two_replicas():
         [sys.executable, "-m", "benchmarks", "equivalence", "--replicas", "1"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 2
     assert "`replicas` must be at least 2; received 1" in done.stderr

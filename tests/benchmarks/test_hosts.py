@@ -49,7 +49,7 @@ def test_a_host_is_cut_off_and_joined_again():
         hosts.set_link(second, up=False)
         assert "Connection refused" not in said()[1]
         hosts.set_link(second, up=True)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 120
         while "Connection refused" not in said()[1]:
             assert time.monotonic() < deadline
 

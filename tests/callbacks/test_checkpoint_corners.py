@@ -266,7 +266,7 @@ def test_a_training_goes_on_from_a_remote_folder_and_a_write_that_was_cut_counts
 def _sleep():
     import time
 
-    time.sleep(60)
+    time.sleep(300)
 
 
 @pytest.mark.slow
@@ -278,7 +278,7 @@ def test_forked_children_are_no_ranks(tmp_path):
                 child = multiprocessing.get_context("fork").Process(target=_sleep)
                 child.start()
                 child.terminate()
-                child.join(20)
+                child.join(120)
                 codes.append(child.exitcode)
 
     codes = []

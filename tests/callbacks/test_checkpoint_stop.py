@@ -39,7 +39,7 @@ def handlers():
 
 def raise_signal(number=signal.SIGTERM):
     signal.raise_signal(number)
-    time.sleep(0.5)  # the thread that hears it says so
+    resumed_training.until_asked()
 
 
 STOPS = {
@@ -73,7 +73,11 @@ def test_a_handler_of_the_program_s_own_stays(tmp_path, caplog, handlers):
     before = signal.signal(signal.SIGUSR1, lambda *_: heard.append(1))
     try:
         train(
-            tmp_path, stop_at=2, how=lambda: raise_signal(signal.SIGUSR1), epochs=1, every_steps=9
+            tmp_path,
+            stop_at=2,
+            how=lambda: signal.raise_signal(signal.SIGUSR1),
+            epochs=1,
+            every_steps=9,
         )
     finally:
         signal.signal(signal.SIGUSR1, before)
@@ -100,12 +104,17 @@ rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 
 
 pathlib.Path("{folder}", f"pid-{{rank}}").write_text(str(os.getpid()))
+steps = pathlib.Path("{folder}", f"steps-{{rank}}")
+goes_on = steps.exists()
 
 
 class Slow(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
-        pathlib.Path("{folder}", f"steps-{{rank}}").open("a").write("x")
+        with steps.open("a") as file:
+            file.write("x")
         time.sleep(0.05 * rank)  # ranks come to the end of a step at different times
+        if not goes_on and steps.stat().st_size == {last}:
+            resumed_training.until_asked()
 
 
 values, history, epochs, _ = resumed_training.train(
@@ -124,7 +133,11 @@ def steps_of(directory, rank):
 def signalled_run(directory, *options):
     script = directory / "train.py"
     here = pathlib.Path(__file__).parent
-    script.write_text(SIGNALLED.format(paths=[str(here), str(here.parent)], folder=directory))
+    script.write_text(
+        SIGNALLED.format(
+            paths=[str(here), str(here.parent)], folder=directory, last=(EPOCHS - 1) * STEPS
+        )
+    )
     return subprocess.Popen(
         [sys.executable, "-m", "tfdp.tools.cli", "run", "-n", "2", *options, str(script)],
         stdout=subprocess.PIPE,
@@ -141,12 +154,12 @@ TO = {"the launcher": signal.SIGTERM, "rank 1": signal.SIGUSR1, "rank 0": signal
 def test_a_signal_to_one_stops_all_ranks_after_the_same_step(to, tmp_path, undisturbed):
     run = signalled_run(tmp_path, "--max-restarts", "1")
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 200
         while steps_of(tmp_path, 1) < STEPS + 1 and time.monotonic() < deadline:
             time.sleep(0.01)
         pid = run.pid if to == "the launcher" else int((tmp_path / f"pid-{to[-1]}").read_text())
         os.kill(pid, TO[to])
-        _, errors = run.communicate(timeout=60)
+        _, errors = run.communicate(timeout=200)
     finally:
         run.kill()
     assert run.returncode == os.EX_TEMPFAIL, errors  # no restart: somebody wanted the end
@@ -156,7 +169,7 @@ def test_a_signal_to_one_stops_all_ranks_after_the_same_step(to, tmp_path, undis
     assert steps_of(tmp_path, 0) == steps_of(tmp_path, 1) == steps
     assert STEPS < steps < EPOCHS * STEPS
 
-    output, errors = signalled_run(tmp_path).communicate(timeout=120)
+    output, errors = signalled_run(tmp_path).communicate(timeout=200)
     assert steps_of(tmp_path, 0) == EPOCHS * STEPS, errors  # no step twice, none left out
     digests = re.findall(r"digest (\w+) (\d+)", output)
     assert digests == [digests[0]] * 2

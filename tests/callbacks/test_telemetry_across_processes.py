@@ -14,13 +14,13 @@ SCRIPT = pathlib.Path(__file__).parent / "scripts" / "late_rank.py"
 
 
 def run(folder, late, **environ):
-    launch = [sys.executable, "-m", "tfdp.tools.cli", "run", "-n", "2", "--timeout", "120", "--"]
+    launch = [sys.executable, "-m", "tfdp.tools.cli", "run", "-n", "2", "--timeout", "300", "--"]
     return subprocess.run(
         [*launch, sys.executable, str(SCRIPT), str(folder), str(late)],
         env={**os.environ, **environ},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=350,
         check=False,
     )
 
@@ -34,7 +34,7 @@ def test_the_rank_that_is_late_is_named_by_all(tmp_path, late):
         assert (start["rank"], start["world_size"], start["replicas"]) == (rank, 2, 2)
         found = lines(tmp_path, "straggler", rank)
         assert [(line["rank"], line["epoch"]) for line in found] == [(late, 0), (late, 1)]
-        assert all(line["late_seconds"] > 0.02 and line["samples"] == 6 for line in found)
+        assert all(line["late_seconds"] > 0.1 and line["samples"] == 6 for line in found)
     assert f"Rank {late} on " in ended.stderr and "keeps the others waiting" in ended.stderr
     steps = [lines(tmp_path, "step", rank) for rank in (0, 1)]
     assert [step["step"] for step in steps[0]] == [step["step"] for step in steps[1]]
@@ -43,7 +43,7 @@ def test_the_rank_that_is_late_is_named_by_all(tmp_path, late):
     assert len(norms[0]) == 12 and norms[0] == norms[1]
     # The punctual rank waits as long as the other sleeps, where ranks tell each other of the batch.
     waits = [step["meeting_seconds"] for step in sampled[1 - late]]
-    assert sum(waits) > 12 * 0.03
+    assert sum(waits) > 12 * 0.1
     assert (tmp_path / "manifest.json").exists()
 
 

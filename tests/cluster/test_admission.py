@@ -127,6 +127,6 @@ def test_all_ranks_must_come_from_where_peers_are_listed():
 
 def test_each_rank_learns_where_the_others_come_from():
     met = meeting.on_all(
-        *(lambda c=c: meet(c, {}, meeting.no_difference, 10.0) for c in meeting.clusters(3))
+        *(lambda c=c: meet(c, {}, meeting.no_difference, 60.0) for c in meeting.clusters(3))
     )
     assert [one.hosts for one in met] == [[None] + ["127.0.0.1"] * 2] + [["127.0.0.1"] * 3] * 2

@@ -27,7 +27,7 @@ def test_after_a_flush_nothing_that_was_sent_or_passed_on_is_left_in_the_process
         )
         # Nothing of rank 0 runs from now on.
         goes_on = threading.Event()
-        first._connections.loop.call_soon_threadsafe(goes_on.wait, 20)
+        first._connections.loop.call_soon_threadsafe(goes_on.wait, 300)
         try:
             posts = third.wait("x", [0, 1], "x")
         finally:
@@ -39,7 +39,7 @@ def test_after_a_flush_nothing_that_was_sent_or_passed_on_is_left_in_the_process
 def test_a_flush_ends_at_its_deadline_where_another_rank_does_not_read():
     with meeting.boards(3) as (first, second, third):
         goes_on = threading.Event()
-        second._connections.loop.call_soon_threadsafe(goes_on.wait, 20)
+        second._connections.loop.call_soon_threadsafe(goes_on.wait, 300)
         first.post("x", 1, bytes(50_000_000))
         try:
             third.wait("x", [0], "x")  # However long it takes to read all of that.

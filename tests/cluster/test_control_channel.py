@@ -60,9 +60,11 @@ def test_a_series_counts_apart_from_others():
 
 
 def test_a_wait_ends_at_its_deadline_and_names_who_is_missing():
-    with meeting.boards(3, timeout_seconds=1.0) as (first, second, _):
+    with meeting.boards(3) as (first, second, _):
         second.sign({"text": "in step 4, outside any collective"})
         second.post("subject#0")
+        first.wait("subject#0", [1], "what is there when the time begins", keep=True)
+        first.timeout_seconds = 1.0
         with pytest.raises(CollectiveTimeoutError) as caught:
             first.all_gather("subject")
         assert "Rank 0: subject must come from every rank within 1 s" in str(caught.value)

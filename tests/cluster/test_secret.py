@@ -6,18 +6,19 @@ import meeting
 import pytest
 
 from tfdp.cluster import secret
+from tfdp.cluster.gathering import Gathering
 from tfdp.cluster.rendezvous import meet
 from tfdp.errors import ClusterError
 
 ONE, OTHER = secret.made(), secret.made()
 
 
-def met(*secrets, seconds=10.0):
+def met(*secrets):
     """What each rank's meeting with the others ends with."""
     described = meeting.clusters(len(secrets))
     return meeting.on_all(
         *(
-            lambda c=c, s=s: meet(c, {}, meeting.no_difference, seconds, s)
+            lambda c=c, s=s: meet(c, {}, meeting.no_difference, 60.0, s)
             for c, s in zip(described, secrets, strict=True)
         )
     )
@@ -49,9 +50,16 @@ def test_ranks_without_one_meet_and_rank_0_warns_once(caplog):
     ids=["another", "none"],
 )
 def test_a_rank_with_another_secret_or_none_says_so_and_rank_0_waits_for_the_right_one(
-    theirs, has, says, caplog
+    theirs, has, says, caplog, monkeypatch
 ):
-    first, wrong = met(ONE, theirs, seconds=1.5)
+    refuse = Gathering._refuse
+
+    def refuse_at_the_last_moment(self, *arguments):
+        refuse(self, *arguments)
+        self._over.set_exception(TimeoutError())
+
+    monkeypatch.setattr(Gathering, "_refuse", refuse_at_the_last_moment)
+    first, wrong = met(ONE, theirs)
     assert isinstance(wrong, ClusterError)
     assert f"Rank 1: all ranks must have the same secret, but {says}" in str(wrong)
     (text,) = warnings(caplog)
@@ -75,11 +83,11 @@ def test_a_false_rank_takes_nobodys_place(caplog):
     def false_then_right():
         for _ in range(3):
             with pytest.raises(ClusterError, match="rank 0 has another"):
-                meet(described[1], {"who": "false"}, meeting.no_difference, 10.0, OTHER)
-        return meet(described[1], {"who": "right"}, meeting.no_difference, 10.0, ONE)
+                meet(described[1], {"who": "false"}, meeting.no_difference, 60.0, OTHER)
+        return meet(described[1], {"who": "right"}, meeting.no_difference, 60.0, ONE)
 
     first, second = meeting.on_all(
-        lambda: meet(described[0], {"who": "first"}, meeting.no_difference, 10.0, ONE),
+        lambda: meet(described[0], {"who": "first"}, meeting.no_difference, 60.0, ONE),
         false_then_right,
     )
     for one in (first, second):

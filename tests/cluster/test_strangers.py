@@ -18,7 +18,7 @@ from tfdp.cluster.spec import port_of
 from tfdp.errors import ClusterError, RankLostError
 
 
-def met_beside(*sent, shared=None, seconds=8.0):
+def met_beside(*sent, shared=None, seconds=60.0):
     """What the meeting of two ranks ends with while one stranger after the other sends bytes.
 
     The strangers' connections stay open meanwhile.
@@ -84,7 +84,7 @@ def test_200_malformed_inputs_from_a_rank_end_every_wait_with_a_word():
         ours, theirs = socket.socketpair()
         with theirs:
             connections.streams = {1: connections.run(asyncio.open_connection(sock=ours))}
-            board = ControlChannel(0, 2, connections, timeout_seconds=20.0)
+            board = ControlChannel(0, 2, connections, timeout_seconds=60.0)
             theirs.sendall(data)
             theirs.shutdown(socket.SHUT_WR)
             with pytest.raises(RankLostError, match="rank 1: "):

@@ -2,15 +2,17 @@
 
 import dataclasses
 import time
+import types
 
 import meeting
 import pytest
 
+from tfdp.cluster import control_channel, watchdog
 from tfdp.cluster.watchdog import TRACE_OF, Progress, Watchdog
 from tfdp.errors import CollectiveTimeoutError, RankLostError, RankMismatchError
 
 
-def failure_of(board, within_seconds=10.0):
+def failure_of(board, within_seconds=60.0):
     """Waits for what goes wrong."""
     deadline = time.monotonic() + within_seconds
     while board.failure is None and time.monotonic() < deadline:
@@ -18,13 +20,49 @@ def failure_of(board, within_seconds=10.0):
     return str(board.failure)
 
 
+def until(holds):
+    """Waits for what must come."""
+    deadline = time.monotonic() + 60.0
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class Clock:
+    """The clock by which signs are judged; it goes on where the test says so.
+
+    Attributes:
+      now: The time in seconds.
+    """
+
+    now = 100.0
+
+    def monotonic(self):
+        return self.now
+
+    def goes_on(self, seconds, until_seen):
+        """Goes on in steps too short to be a silence, each once what was to be seen is seen."""
+        for _ in range(round(seconds / 0.2)):
+            until(until_seen())
+            self.now += 0.2
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    for module in (control_channel, watchdog):
+        monkeypatch.setattr(module, "time", types.SimpleNamespace(monotonic=made.monotonic))
+    return made
+
+
 def test_a_silent_rank_is_lost_on_all():
     with meeting.boards(3) as boards:
-        dogs = [Watchdog(b, Progress, silence_seconds=1.0, period_seconds=0.1) for b in boards[:2]]
+        sign = dataclasses.asdict(Progress()) | {"text": "", "waits": []}
+        boards[0]._signs[1] = (float("inf"), sign)  # rank 1 is never silent
+        dog = Watchdog(boards[0], Progress, silence_seconds=1.0, period_seconds=0.1)
         for board in boards[:2]:
             assert "lost rank 2: it gave no sign of life" in failure_of(board)
-        for dog in dogs:
-            dog.stop()
+        dog.stop()
 
 
 def test_a_silent_rank_0_is_lost_to_the_others():
@@ -34,14 +72,31 @@ def test_a_silent_rank_0_is_lost_to_the_others():
         dog.stop()
 
 
-def test_ranks_that_give_signs_are_not_lost_and_may_end():
+def test_ranks_that_give_signs_are_not_lost_and_may_end(clock):
+    looks = []
+
+    def progress():
+        looks.append(clock.now)
+        return Progress()
+
     with meeting.boards(2) as boards:
-        dogs = [Watchdog(b, Progress, silence_seconds=0.5, period_seconds=0.1) for b in boards]
-        time.sleep(1.5)
+        dogs = [Watchdog(b, progress, silence_seconds=1.0, period_seconds=0.02) for b in boards]
+
+        def both_heard():
+            return lambda: all(
+                [age for age, _ in board.signs().values()] == [0.0] for board in boards
+            )
+
+        def looked():
+            before = len(looks)
+            return lambda: len(looks) >= before + 2  # one whole round lies between
+
+        clock.goes_on(4.0, both_heard)
         assert [board.failure for board in boards] == [None, None]
         dogs[1].stop()
         boards[1].close()
-        time.sleep(1.0)
+        until(lambda: 1 in boards[0].ended())
+        clock.goes_on(4.0, looked)
         assert boards[0].failure is None
         dogs[0].stop()
 
@@ -51,10 +106,9 @@ def test_a_collective_that_is_not_done_in_time_names_operation_step_and_missing_
     inside = Progress(steps=12, begun=7, done=6, operation="all_reduce of float32 [3]")
     behind = Progress(steps=11, begun=6, done=6)
     with meeting.boards(2, timeout_seconds=1.0) as boards:
-        dogs = [
-            Watchdog(b, lambda b=b: inside if b.rank == waiting else behind, 5.0, 0.1)
-            for b in boards
-        ]
+        dogs = [Watchdog(boards[1 - waiting], lambda: behind, 60.0, 0.1)]
+        until(boards[waiting].signs)
+        dogs.append(Watchdog(boards[waiting], lambda: inside, 60.0, 0.1))
         for board in boards:
             text = failure_of(board)
             assert text.startswith(f"Rank {waiting}: all_reduce of float32 [3] of step 12")
@@ -188,7 +242,7 @@ def test_collectives_that_go_on_are_in_time_however_many():
         return Progress(steps=1, begun=state["done"] + 1, done=state["done"], operation="x")
 
     with meeting.boards(2, timeout_seconds=0.5) as boards:
-        dogs = [Watchdog(b, progress, 5.0, 0.1) for b in boards]
+        dogs = [Watchdog(b, progress, 60.0, 0.1) for b in boards]
         time.sleep(1.5)
         assert boards[0].failure is None
         for dog in dogs:

@@ -81,7 +81,6 @@ def telling():
 
 
 @harness.in_one_process
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("shared", tiers.first_of(Variable, Table))
 def test_side_effects_are_one_devices(shared, trains_as_one_device):
     def use(model):
@@ -94,7 +93,6 @@ def test_side_effects_are_one_devices(shared, trains_as_one_device):
 
 
 @harness.in_one_process
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("shared", tiers.first_of(Variable, Table))
 def test_what_replicas_share_is_used_in_rounds_around_the_sums(shared, replicas):
     """In a loop of one's own each replica does it."""

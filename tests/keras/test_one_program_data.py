@@ -1,7 +1,5 @@
 """Data of every kind, fed to Keras' steps as one program, give what one device gives."""
 
-import time
-
 import harness
 import keras
 import numpy as np
@@ -168,18 +166,17 @@ def test_datasets_of_each_process_are_shares_of_one_batch(steps, replicas):
 # ---- data of which only their iterator knows the end
 
 
-def ends_late():
-    yield from ((X[at : at + 4], Y[at : at + 4]) for at in (0, 4, 8))
-    time.sleep(0.3)  # What needs no batch has been done by then: on one device the step is counted.
-
-
 def test_the_end_of_batches_of_known_sizes_is_counted_once(trains_as_one_device):
     """Their program is called directly: it alone waits for a batch."""
 
     def use(model):
         signature = (tf.TensorSpec((4, 5)), tf.TensorSpec((4, 1)))
-        data = tf.data.Dataset.from_generator(ends_late, output_signature=signature)
-        for _ in range(2):  # on one device the number of examples is counted in the losses, too
+        batches = [(X[at : at + 4], Y[at : at + 4]) for at in (0, 4, 8)]
+        for counted in (4, 8):  # on one device the number of examples is counted in the losses, too
+            data = tf.data.Dataset.from_generator(
+                lambda counted=counted: harness.ends_late(model, batches, counted),
+                output_signature=signature,
+            )
             model.fit(data, verbose=0)
 
     trains_as_one_device(harness.dense_model, use, one_device_eagerly=False)

@@ -96,7 +96,7 @@ def test_a_file_in_a_folder_that_is_missing_is_an_error_before_anything_is_measu
 def test_on_nccl_it_is_native_with_buckets_by_what_sums_take(as_nccl, caplog):
     with caplog.at_level(logging.WARNING, "tfdp"):
         strategy = harness.strategy(3, topology="auto")
-    assert not caplog.records
+    assert not [each for each in caplog.records if each.name == "tfdp"]
     links = strategy.topology.links
     assert links.bytes_per_second_inside > 1e6
     assert strategy.topology.rules == (topology.Rule(None, topology.Native()),)

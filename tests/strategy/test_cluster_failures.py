@@ -23,11 +23,11 @@ def run(how, ranks=2):
         "-n",
         str(ranks),
         "--timeout",
-        "120",
+        "300",
         "--",
     ]
     ended = subprocess.run(
-        [*command, str(SCRIPT), how], capture_output=True, text=True, timeout=180, check=False
+        [*command, str(SCRIPT), how], capture_output=True, text=True, timeout=350, check=False
     )
     output = ended.stdout + ended.stderr
     got = re.findall(r"^\[(\d)\] GOT (.*)$", output, re.MULTILINE)
@@ -125,7 +125,7 @@ def test_what_one_rank_alone_sets_is_named_long_before_the_deadline(how, setting
     assert sorted(texts) == [0, 1], output
     for text in texts.values():
         assert text.startswith("RankMismatchError"), output
-        assert f"{setting} must be alike on all ranks" in text, output
+        assert setting in text and "must be alike on all ranks" in text, output
         assert "False on rank 0 and True on rank 1" in text, output
 
 

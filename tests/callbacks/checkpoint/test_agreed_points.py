@@ -38,7 +38,7 @@ class Rank:
     def wait_for_posts(self, key):
         with self.ranks.changed:
             done = self.ranks.changed.wait_for(
-                lambda: len(self.ranks.posts.get(key, {})) == self.ranks.count, 20
+                lambda: len(self.ranks.posts.get(key, {})) == self.ranks.count, 120
             )
             assert done
             return dict(self.ranks.posts[key])
@@ -61,7 +61,7 @@ def run(count, points, asked, seed):
     def train(rank):
         draws = random.Random(seed * count + rank)
         for point in range(points):
-            meeting.wait(20)
+            meeting.wait(120)
             if (rank, point) in asked:
                 agreed[rank].ask(f"{rank} at {point}")
             time.sleep(draws.random() * 0.002)
@@ -74,7 +74,7 @@ def run(count, points, asked, seed):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(300)
     for each in agreed:
         each.close()
     return told

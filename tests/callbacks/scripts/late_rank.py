@@ -12,14 +12,14 @@ import numpy as np  # noqa: E402
 import tfdp  # noqa: E402
 
 folder, late = sys.argv[1], int(sys.argv[2])
-strategy = tfdp.DataParallelStrategy(timeout_seconds=60)
+strategy = tfdp.DataParallelStrategy(timeout_seconds=200)
 
 
 class Late(keras.callbacks.Callback):
-    """Takes a while before each step."""
+    """Takes a while before each step that is sampled, long beside what else delays a step."""
 
     def on_train_batch_begin(self, batch, logs=None):
-        time.sleep(0.05)
+        time.sleep(0.3 * (batch % 2))
 
 
 with strategy.scope():

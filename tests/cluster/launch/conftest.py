@@ -46,10 +46,11 @@ class Runs:
         (self.folder / name).write_text(PREAMBLE + textwrap.dedent(body))
         return name
 
-    def start(self, *words, **environ):
-        """Starts `tfdp run` and does not wait."""
+    def start(self, *words, change="", **environ):
+        """Starts `tfdp run`, in a process in which `change` was run before, and does not wait."""
+        code = textwrap.dedent(change) + "import sys\nfrom tfdp.tools.cli import main\n"
         launcher = subprocess.Popen(
-            [sys.executable, "-m", "tfdp.tools.cli", "run", *map(str, words)],
+            [sys.executable, "-c", code + "sys.exit(main())\n", "run", *map(str, words)],
             cwd=self.folder,
             env={**self.environ, **environ},
             stdin=subprocess.DEVNULL,
@@ -61,28 +62,11 @@ class Runs:
         self.launchers.append(launcher)
         return launcher
 
-    def launcher_with(self, change, *words):
-        """Runs `tfdp run` to its end, in a process in which `change` was run before."""
-        code = (
-            textwrap.dedent(change)
-            + "import sys\nfrom tfdp.tools.cli import main\nsys.exit(main())\n"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code, "run", *map(str, words)],
-            cwd=self.folder,
-            env=self.environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
-        return Ended(done.returncode, done.stdout, done.stderr)
+    def run(self, *words, change="", **environ):
+        """Runs `tfdp run`, as `start` does, to its end."""
+        return ended(self.start(*words, change=change, **environ))
 
-    def run(self, *words, **environ):
-        """Runs `tfdp run` to its end."""
-        return ended(self.start(*words, **environ))
-
-    def wait_for(self, *names, seconds=20):
+    def wait_for(self, *names, seconds=120):
         """Waits until the scripts have made these files."""
         deadline = time.monotonic() + seconds
         while not all((self.folder / name).exists() for name in names):
@@ -98,7 +82,7 @@ class Runs:
                     found[int(path.name)] = (path / "cmdline").read_bytes()
         return found
 
-    def assert_nobody_is_left(self, within_seconds=2.0):
+    def assert_nobody_is_left(self, within_seconds=60.0):
         """Asserts that all marked processes are gone, or go soon."""
         deadline = time.monotonic() + within_seconds
         while self.alive():
@@ -131,7 +115,7 @@ class Ended:
         return found[0] if found else ""
 
 
-def ended(launcher, seconds=60):
+def ended(launcher, seconds=180):
     """Waits for a launcher."""
     stdout, stderr = launcher.communicate(timeout=seconds)
     return Ended(launcher.returncode, stdout, stderr)

@@ -24,7 +24,7 @@ stop = pathlib.Path(f"stop-{attempt}")
 signal.signal(signal.SIGUSR1, lambda *_: stop.touch())
 tell(can_stop=True)
 print(f"attempt {attempt} of {world_size} ranks", flush=True)
-def train(seconds=20):
+def train(seconds=300):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if stop.exists():
@@ -36,10 +36,13 @@ GOES_3_1_2 = (
     STOPPABLE
     + """
 if attempt == 0:
+    pathlib.Path(f"began-{rank}").touch()
+    while rank == 2 and len(list(pathlib.Path().glob("began-*"))) < 3:
+        time.sleep(0.02)
     if rank == 2:
         slots.write_text("1")
         os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(20)
+    time.sleep(300)
 if attempt == 1:
     slots.write_text("2")
     train()
@@ -81,7 +84,7 @@ def test_a_training_that_keeps_nothing_is_not_stopped(runs):
 def test_a_training_that_ends_while_it_is_asked_to_stop_is_no_failure(runs):
     script = STOPPABLE + (
         "signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # its `fit` has ended\n"
-        "slots.write_text('2')\ntrain(20 if attempt == 0 else 0)\n"
+        "slots.write_text('2')\ntrain(300 if attempt == 0 else 0)\n"
     )
     (runs.folder / "slots").write_text("1")
     words = ("-n", "1:2", "--max-restarts", 1, *DISCOVER)
@@ -133,8 +136,14 @@ def test_a_command_that_says_no_number_is_an_error_at_the_start(runs):
 
 @pytest.mark.exhaustive("test_a_command_that_says_no_number_is_an_error_at_the_start")
 def test_a_command_that_fails_later_is_named_once_and_its_last_answer_counts(runs):
-    script = STOPPABLE + "slots.unlink()\ntrain(2)\n"
-    run = elastic(runs, script, *DISCOVER, ranks="1:1")
+    fails = ("--discover", "cat slots || { echo >> failed; exit 1; }", "--discover-every", 0.1)
+    script = STOPPABLE + (
+        "slots.unlink()\n"
+        "failed = pathlib.Path('failed')\n"
+        "while not failed.exists() or len(failed.read_text()) < 3:\n"
+        "    time.sleep(0.02)\n"
+    )
+    run = elastic(runs, script, *fails, ranks="1:1")
     assert run.returncode == 0
     assert run.err.count("received exit code 1 and") == 1
     assert "Until then its last answer counts: 1." in run.err
@@ -195,8 +204,9 @@ def test_threads_that_cannot_be_had_lower_the_number_and_never_loop(runs):
         ("count[0] == 6", 0, "at most 2 ranks"),
         ("True", 1, "after 0 ranks"),
     ):
-        run = runs.launcher_with(
-            f"""
+        run = runs.run(
+            *("-n", "1:3", "--max-restarts", 1, runs.script("marked()")),
+            change=f"""
             from tfdp.cluster.launch import output
             real, count = output.RankStream.start, [0]
             def start(self):
@@ -206,7 +216,6 @@ def test_threads_that_cannot_be_had_lower_the_number_and_never_loop(runs):
                 real(self)
             output.RankStream.start = start
             """,
-            *("-n", "1:3", "--max-restarts", 1, runs.script("marked()")),
         )
         assert (run.returncode, "Traceback" in run.err) == (code, False), run.err
         assert words in run.err
@@ -214,12 +223,12 @@ def test_threads_that_cannot_be_had_lower_the_number_and_never_loop(runs):
 
 
 def test_a_number_beyond_the_ports_is_lowered(runs):
-    run = runs.launcher_with(
-        """
+    run = runs.run(
+        *("-n", "1:3", "--max-restarts", 1, runs.script("marked()")),
+        change="""
         from tfdp.cluster.launch import rank_start
         rank_start._PORTS = range(31000, 31002)
         """,
-        *("-n", "1:3", "--max-restarts", 1, runs.script("marked()")),
     )
     assert run.returncode == 0, run.err
     assert "received 3, and after 2 ports" in run.err
@@ -241,11 +250,11 @@ def test_a_gpu_that_is_gone_and_was_done_without_counts_once(monkeypatch):
 
 
 def test_a_signal_ends_the_first_question_and_what_it_has_started(runs, wait_until_ended):
-    words = ("-n", "1:2", "--max-restarts", 1, "--discover", "touch asked; sleep 20 & sleep 20")
+    words = ("-n", "1:2", "--max-restarts", 1, "--discover", "touch asked; sleep 300 & sleep 300")
     launcher = runs.start(*words, runs.script("marked()"))
     runs.wait_for("asked")
     launcher.send_signal(signal.SIGTERM)
-    run = wait_until_ended(launcher, 5)
+    run = wait_until_ended(launcher)
     assert run.returncode == 143
     runs.assert_nobody_is_left()
 

@@ -110,7 +110,7 @@ def test_what_follows_a_training_takes_what_time_it_takes(folder, environ):
 def test_a_rank_that_is_alone_and_stopped_is_ended_and_starts_again(runs):
     stops = TELLS + "if first: os.kill(os.getpid(), signal.SIGSTOP)\n"
     change = "from tfdp.cluster.launch import hangs\nhangs._SILENT_SECONDS = 2.0\n"
-    run = runs.launcher_with(change, "-n", 1, "--max-restarts", 1, runs.script(stops))
+    run = runs.run("-n", 1, "--max-restarts", 1, runs.script(stops), change=change)
     assert run.returncode == 0, run.err
     assert "rank 0 of 1 gave no sign of life for 2 s, and was ended: it is stopped" in run.err
     assert re.search(r"1\. 1 rank, after \d+ s: rank 0 of 1 gave no sign of life", run.err)

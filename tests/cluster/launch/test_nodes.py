@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 
+import meeting
 import numpy as np
 import pytest
 import tiers
@@ -42,7 +43,7 @@ signal.signal(signal.SIGUSR1, lambda *_: stop.touch())
 signal.signal(signal.SIGTERM, lambda *_: stop.touch())
 tell(can_stop=True)
 pathlib.Path(f"trains-{attempt}-{rank}").touch()
-def train(seconds=20):
+def train(seconds=300):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if stop.exists():
@@ -54,9 +55,7 @@ def train(seconds=20):
 
 @pytest.fixture
 def address():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{free.getsockname()[1]}"
+    return f"127.0.0.1:{meeting.free_ports(1)[0]}"
 
 
 @pytest.fixture
@@ -67,7 +66,7 @@ def nodes(runs, address):
         words = ("-n", n, "--nodes", nodes, "--rendezvous", address, *words)
         is_first = not runs.launchers
         launcher = runs.start(*words, script, TFDP_SECRET=secret)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while is_first and launcher.poll() is None:  # until it serves the rendezvous
             host, port = address.split(":")
             with contextlib.suppress(OSError), socket.create_connection((host, int(port))):
@@ -107,7 +106,7 @@ def test_the_ranks_of_all_nodes_are_one_cluster_and_start_again_together(
 
 
 def test_a_launcher_that_is_lost_ends_the_run_or_is_waited_for(runs, nodes, wait_until_ended):
-    script = runs.script(STOPPABLE + "train(30 if attempt == 0 else 0)\n")
+    script = runs.script(STOPPABLE + "train(300 if attempt == 0 else 0)\n")
     first = nodes(script, "--max-restarts", 1)
     second = nodes(script, "--max-restarts", 1)
     runs.wait_for("trains-0-0", "trains-0-1")
@@ -123,7 +122,7 @@ def test_a_launcher_that_is_lost_ends_the_run_or_is_waited_for(runs, nodes, wait
 def test_a_node_that_comes_is_let_in_at_a_checkpoint_and_one_that_leaves_is_done_without(
     runs, nodes, wait_until_ended
 ):
-    script = runs.script(STOPPABLE + "train(20 if attempt < 2 else 0)\n")
+    script = runs.script(STOPPABLE + "train(300 if attempt < 2 else 0)\n")
     words = {"nodes": "1:2"}
     first = nodes(script, "--max-restarts", 1, **words)
     runs.wait_for("trains-0-0")
@@ -146,9 +145,16 @@ import resumed_training
 
 
 class Tells(keras.callbacks.Callback):
+    steps = 0
+
     def on_train_batch_end(self, batch, logs=None):
-        pathlib.Path(f"step-{{attempt}}-{{rank}}").touch()
-        time.sleep(0.0 if attempt == 2 else 0.3)
+        self.steps += 1
+        if self.steps == 3:
+            pathlib.Path(f"step-{{attempt}}-{{rank}}").touch()
+            if attempt == 0:
+                resumed_training.until_asked()
+            if attempt == 1:
+                time.sleep(300)  # until the other is killed
 
 
 values = resumed_training.train(
@@ -169,11 +175,11 @@ def test_a_training_on_1_2_and_1_nodes_ends_like_one_device(runs, nodes, wait_un
     tests = str(pathlib.Path(__file__).parent.parent.parent)
     script = runs.script(TELLS.replace("marked()", "") + TRAINS.format(tests=tests))
     first = nodes(script, "--max-restarts", 1, nodes="1:2")
-    runs.wait_for("step-0-0", seconds=60)
+    runs.wait_for("step-0-0")
     second = nodes(script, "--max-restarts", 1, nodes="1:2")
-    runs.wait_for("step-1-0", "step-1-1", seconds=90)
+    runs.wait_for("step-1-0", "step-1-1")
     second.kill()
-    run = wait_until_ended(first, 120)
+    run = wait_until_ended(first)
     assert run.returncode == 0, run.err
     assert [(a, of) for _, a, of in attempts(run)] == [("0", "1"), ("1", "2"), ("2", "1")]
     expected = resumed_training.train(None, devices=("CPU:0",))[0]
@@ -186,7 +192,7 @@ def test_a_training_on_1_2_and_1_nodes_ends_like_one_device(runs, nodes, wait_un
 @pytest.mark.exhaustive("test_a_launcher_that_is_lost_ends_the_run_or_is_waited_for")
 @pytest.mark.parametrize("how", ["is silent", "served the rendezvous"])
 def test_another_takes_the_place_of_a_launcher_that(how, runs, nodes, wait_until_ended):
-    script = runs.script(STOPPABLE + "train(60 if attempt == 0 else 0)\n")
+    script = runs.script(STOPPABLE + "train(300 if attempt == 0 else 0)\n")
     first = nodes(script, "--max-restarts", 1)
     second = nodes(script, "--max-restarts", 1)
     runs.wait_for("trains-0-0", "trains-0-1")

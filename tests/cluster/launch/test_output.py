@@ -83,9 +83,9 @@ def passed_on():
             writer = threading.Thread(target=rank.writelines, args=([b"%s\n" % x for x in LINES],))
             writer.daemon = True
             writer.start()
-            writer.join(20.0)
+            writer.join(60.0)
             assert not writer.is_alive(), "nobody reads what the rank writes"
-        stream.join(20.0)
+        stream.join(60.0)
         os.close(source)
         return stream
 

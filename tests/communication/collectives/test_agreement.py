@@ -30,7 +30,7 @@ def agreements(boards, local_size=1):
 
 
 def test_ranks_that_traced_the_same_go_on_and_never_ask_again():
-    with meeting.boards(2, timeout_seconds=5.0) as boards:
+    with meeting.boards(2) as boards:
         first, second = agreements(boards)
         for shapes in ([(3,)], [(3,), (4, 4)]):
             assert meeting.on_all(
@@ -43,7 +43,7 @@ def test_ranks_that_traced_the_same_go_on_and_never_ask_again():
 
 
 def test_a_rank_waits_for_one_that_traces_later():
-    with meeting.boards(2, timeout_seconds=10.0) as boards:
+    with meeting.boards(2) as boards:
         first, second = agreements(boards)
         reached = []
         waiting = threading.Thread(target=lambda: reached.append(first.reach(traced(0, (2,)), "f")))
@@ -51,7 +51,7 @@ def test_a_rank_waits_for_one_that_traces_later():
         time.sleep(0.3)
         assert not reached
         second.reach(traced(1, (2,)), "f")
-        waiting.join(10.0)
+        waiting.join()
         assert reached == [None]
 
 
@@ -59,7 +59,7 @@ def test_a_rank_waits_for_one_that_traces_later():
     ("mine", "theirs", "number"), [([(3,)], [(4,)], 1), ([(3,)], [(3,), (1,)], 2), ([], [(1,)], 1)]
 )
 def test_different_traces_are_named_on_both_ranks(mine, theirs, number):
-    with meeting.boards(2, timeout_seconds=2.0) as boards:
+    with meeting.boards(2) as boards:
         first, second = agreements(boards)
         errors = meeting.on_all(
             lambda: first.reach(traced(0, (9,), *mine), "mine"),
@@ -74,7 +74,7 @@ def test_different_traces_are_named_on_both_ranks(mine, theirs, number):
 
 @pytest.mark.parametrize("reach", ["collectives", "a program"])
 def test_a_rank_names_what_differs_though_the_other_has_ended_by_then(reach, monkeypatch):
-    with meeting.boards(2, timeout_seconds=5.0) as boards:
+    with meeting.boards(2) as boards:
         first, second = agreements(boards)
         sent = boards[0]._send
 
@@ -90,7 +90,7 @@ def test_a_rank_names_what_differs_though_the_other_has_ended_by_then(reach, mon
                 agreement.reach(traced(rank, (9,), (rank + 1,)), "f")
 
         def own():
-            deadline = time.monotonic() + 5.0
+            deadline = time.monotonic() + 60.0
             while len(boards[0]._posts) < 2 and time.monotonic() < deadline:
                 time.sleep(0.01)
             monkeypatch.setattr(boards[0], "_send", send_and_lose)
@@ -101,13 +101,14 @@ def test_a_rank_names_what_differs_though_the_other_has_ended_by_then(reach, mon
 
 
 def test_what_was_told_before_is_compared_before_a_lost_rank_is_named():
-    with meeting.boards(2, timeout_seconds=0.2) as boards:
+    with meeting.boards(2) as boards:
         first, second = agreements(boards)
+        boards[0].timeout_seconds = 0.2
         with pytest.raises(CollectiveTimeoutError):
             first.reach(traced(0, (9,)), "f")  # the other has traced nothing yet
         with pytest.raises(CollectiveMismatchError):
             second.reach(traced(1, (8,)), "g")
-        deadline = time.monotonic() + 5.0
+        deadline = time.monotonic() + 60.0
         while not any(1 in by_rank for by_rank in boards[0]._posts.values()):
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -139,7 +140,7 @@ def test_what_stays_inside_a_process_is_nobody_elses_business():
     ],
 )
 def test_the_first_operation_that_differs_between_programs_is_named(mine, theirs, said):
-    with meeting.boards(2, timeout_seconds=2.0) as boards:
+    with meeting.boards(2) as boards:
 
         def reach(agreement, own):
             def described(number):
@@ -155,7 +156,7 @@ def test_the_first_operation_that_differs_between_programs_is_named(mine, theirs
 
 
 def test_ranks_with_the_same_program_go_on_and_never_ask_again():
-    with meeting.boards(2, timeout_seconds=5.0) as boards:
+    with meeting.boards(2) as boards:
         first, second = agreements(boards)
         operations = ["Sin#1", "Sum#2"]
         assert meeting.on_all(
@@ -180,7 +181,7 @@ def test_ranks_that_were_refused_agree_on_what_they_trace_alike_and_on_nothing_e
 
     attempts = [("Sin", "Tan2"), ("Tan2", "Sin"), ("Sin", "Sin"), ("Sin", "Sin"), ("A", "Tan2")]
     for reach in (of_program, of_trace):
-        with meeting.boards(2, timeout_seconds=5.0) as boards:
+        with meeting.boards(2) as boards:
             first, second = agreements(boards)
             for mine, theirs in attempts:
                 refused = None if mine == theirs else CollectiveMismatchError

@@ -2,11 +2,11 @@
 
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 
 import keras
+import meeting
 import numpy as np
 import pytest
 import tiers
@@ -19,9 +19,7 @@ pytestmark = pytest.mark.multiprocess
 
 def started(script, processes, devices, *arguments):
     """Starts the processes, each with the arguments, or what they give for its number."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{meeting.free_ports(1)[0]}"
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     running = []

@@ -27,7 +27,7 @@ class Rank:
 
     def all_gather(self, subject, value=None, payload=b""):
         self._posts[subject, self._rank] = Post(value, payload)
-        self._meeting.wait(30)
+        self._meeting.wait(120)
         return [self._posts[subject, rank] for rank in range(self.world_size)]
 
 

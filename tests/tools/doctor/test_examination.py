@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 
+import meeting
 import pytest
 
 from tfdp.tools.cli import main
@@ -30,7 +31,7 @@ def examined(command, **changed):
         capture_output=True,
         text=True,
         env=environment(**changed),
-        timeout=120,
+        timeout=300,
         check=False,
     )
 
@@ -42,8 +43,8 @@ def table(text):
     ]
 
 
-def tf_config(index):
-    workers = ["127.0.0.1:20901", "127.0.0.1:20902"]
+def tf_config(index, ports):
+    workers = [f"127.0.0.1:{port}" for port in ports]
     task = {"type": "worker", "index": index}
     return json.dumps({"cluster": {"worker": workers}, "task": task})
 
@@ -91,9 +92,10 @@ def test_a_malformed_cluster_is_named_without_a_traceback():
 
 @pytest.mark.slow
 def test_a_rank_that_does_not_come_is_named():
-    done = examined([*DOCTOR, "--timeout", "2"], TF_CONFIG=tf_config(0))
+    first, second = meeting.free_ports(2)
+    done = examined([*DOCTOR, "--timeout", "2"], TF_CONFIG=tf_config(0, [first, second]))
     assert done.returncode == 1
-    assert "rank 0 at 127.0.0.1:20901, rank 1 at 127.0.0.1:20902" in done.stdout
+    assert f"rank 0 at 127.0.0.1:{first}, rank 1 at 127.0.0.1:{second}" in done.stdout
     assert "but rank 1 of 2 did not connect" in done.stderr
     assert "allow more time with `--timeout`" in done.stderr
     assert "Traceback" not in done.stderr
@@ -167,13 +169,14 @@ def test_a_rank_that_is_killed_during_the_checks_is_named(tmp_path):
         "    os.kill(os.getpid(), 9)\n"
         "m.measure = killed\n"
         "from tfdp.tools.cli import main\n"
-        "sys.exit(main(['doctor', '--megabytes', '1', '--timeout', '30']))\n"
+        "sys.exit(main(['doctor', '--megabytes', '1', '--timeout', '200']))\n"
     )
+    ports = meeting.free_ports(2)
     killed = subprocess.Popen(
-        [sys.executable, str(script)], env=environment(TF_CONFIG=tf_config(1))
+        [sys.executable, str(script)], env=environment(TF_CONFIG=tf_config(1, ports))
     )
-    done = examined([*DOCTOR, "--timeout", "30"], TF_CONFIG=tf_config(0))
-    assert killed.wait(10) == -signal.SIGKILL
+    done = examined([*DOCTOR, "--timeout", "200"], TF_CONFIG=tf_config(0, ports))
+    assert killed.wait(60) == -signal.SIGKILL
     assert done.returncode == 1
     assert [line[-1] for line in table(done.stdout)] == ["failed", "failed"]
     assert "lost rank 1" in done.stderr

@@ -99,6 +99,7 @@ class _Command:
 
     def __init__(self, words: Sequence[str]) -> None:
         self.returncode: int | None = None
+        self._has_children = True
         self.pid = os.fork()
         if self.pid == 0:
             _become(words)
@@ -112,6 +113,7 @@ class _Command:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
+                self._has_children = False
                 break
             if pid == 0:
                 break
@@ -139,10 +141,14 @@ class _Command:
             _succeeds(os.kill, pid, number)
 
     def left(self) -> bool:
-        """Returns whether any process is left."""
+        """Returns whether any process is left.
+
+        On Linux one is if this process has a child, whose orphans become its own. That is known at
+        once, while the processes that /proc lists may fork and end before they are read.
+        """
         self.reap()
         if _LINUX:
-            return bool(_descendants())
+            return self._has_children
         return _succeeds(os.killpg, self.pid, 0)
 
 
