@@ -8,8 +8,14 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-# Functions as the runtime knows them, and how it is asked to optimize them.
+# Functions as the runtime knows them.
 from tensorflow.core.framework.function_pb2 import FunctionDef
+
+# By which a `tf.function` takes equal arguments as one, such as methods, which are made as they are
+# asked for.
+from tensorflow.core.function.trace_type.default_types import Literal
+
+# How the runtime is asked to optimize functions.
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
 # `tf.init_scope` stops tapes, also those that are made within it; there is no public way to go on.
@@ -81,6 +87,7 @@ __all__ = [
     "EagerTensor",
     "FunctionCallOptions",
     "FunctionDef",
+    "Literal",
     "SaveContext",
     "SaveOptions",
     "Status",
