@@ -79,7 +79,6 @@ class RemotePath:
             return bytes(file.read())
 
     def write_parts(self, parts: Iterable[bytes]) -> None:
-        """Writes a file, part after part."""
         with self.writing() as file:
             for part in parts:
                 file.write(part)

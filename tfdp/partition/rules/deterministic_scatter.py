@@ -107,7 +107,6 @@ def _written_entries(step: Step, handle: Output, indices: Output, updates: Outpu
 
 
 def _scattered(step: Step, indices: Output, updates: Output, shape: Output) -> list[Output]:
-    """Adds slices up in a new tensor."""
     sums = _sums_of_equal_places(step, indices, updates, shape, 0)
     zero = step.write.constant(0, updates.dtype)
     attrs = {"T": updates.dtype, "index_type": shape.dtype}
@@ -116,7 +115,6 @@ def _scattered(step: Step, indices: Output, updates: Output, shape: Output) -> l
 
 
 def _added(step: Step, tensor: Output, indices: Output, updates: Output) -> list[Output]:
-    """Adds slices to a tensor, or subtracts them."""
     sums = _sums_of_equal_places(step, indices, updates, step.write.shape(tensor), 1)
     attrs = {"Tparams": tensor.dtype, "Tindices": indices.dtype, "bad_indices_policy": ""}
     old = step.writer.node("GatherNd", [tensor, indices], **attrs)[0]
