@@ -31,7 +31,8 @@ from tensorflow.python.distribute.distribute_lib import (
 from tensorflow.python.distribute.distribute_lib import _pop_per_thread_mode as pop_thread_mode
 from tensorflow.python.distribute.distribute_lib import _push_per_thread_mode as push_thread_mode
 
-# The runtime, with which functions are registered, and how it optimizes what it is given.
+# The runtime, with which functions are registered, and how it optimizes what it is given. Its seeds
+# can be set anew by public functions, but not restored.
 from tensorflow.python.eager.context import FunctionCallOptions, context
 
 # Takes the initial value of a variable out of the function that makes it.

@@ -26,12 +26,7 @@ _PASSING = {"Cast", "ExpandDims", "Identity", "Reshape", "Squeeze"}
 
 
 def emit(step: Step, inputs: Sequence[Output]) -> list[Output]:
-    """Writes an operation that every replica computes of the same inputs.
-
-    Args:
-      step: The operation.
-      inputs: What it is given.
-    """
+    """Writes an operation that every replica computes of the same inputs."""
     if not step.program.adds_in_any_order:
         return step.emit(inputs)
     if step.op.type == "BiasAddGrad" and step.inputs[0].rank and inputs[0].dtype.is_floating:
