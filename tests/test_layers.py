@@ -51,8 +51,6 @@ PRIVATE_IMPORTS_IN = {
     "tfdp/base/determinism/_tensorflow.py",
     "tfdp/strategy/xla/_jax.py",
     "tfdp/strategy/xla/_tensorflow.py",
-    "tfdp/verification/_keras.py",
-    "tfdp/verification/_tensorflow.py",
     "tfdp/tools/bench/fit_worker.py",  # patches the strategy that tfdp is measured against
 }
 

@@ -48,7 +48,6 @@ TESTS = ROOT / "tests" / "partition" / "rules"
 # The tests of families that have none of their own.
 TESTED_BY = {
     "kept_shards": ["along_axes", "convolutions", "kept_shards", "linear_algebra", "strings"],
-    "random_shards": ["random", "stateful_random"],
     "side_effects": ["stateful_random", "control", "lookup_tables"],
     "known_products": ["contractions"],
     "known_slices": ["slicing"],

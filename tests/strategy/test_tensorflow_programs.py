@@ -31,6 +31,18 @@ def test_a_tape_in_an_init_scope_records_once_it_is_let():
     assert float(found[1]) == 6.0
 
 
+def test_arguments_that_are_literals_are_told_apart_by_what_they_equal():
+    class Named(str):
+        def __tf_tracing_type__(self, context):
+            return names.Literal(self)
+
+    traced = []
+    step = tf.function(traced.append, autograph=False)
+    for text in ("one", "two", "one"):
+        step(Named(text))
+    assert traced == ["one", "two"]
+
+
 def test_the_default_mode_has_one_replica_within_a_scope():
     strategy = tfdp.DataParallelStrategy(["CPU:0", "CPU:1"])
     with strategy.scope():

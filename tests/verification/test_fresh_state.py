@@ -5,8 +5,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdp.verification import _keras, fresh_state
-from tfdp.verification._tensorflow import context
+from tfdp.keras._keras import NAME_COUNTS, global_state
+from tfdp.strategy._tensorflow_programs import context
+from tfdp.verification import fresh_state
 
 
 def test_names_are_counted_anew_and_go_on_where_they_were():
@@ -14,7 +15,7 @@ def test_names_are_counted_anew_and_go_on_where_they_were():
     keras.layers.Dense(1)
     with fresh_state.fresh(1):
         assert keras.layers.Dense(1).name == "dense"
-        assert _keras.get_global_attribute(_keras.NAME_COUNTS)["dense"] == 1
+        assert global_state.get_global_attribute(NAME_COUNTS)["dense"] == 1
     assert keras.layers.Dense(1).name == "dense_1"
 
 

@@ -2,21 +2,18 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdp.base.sharding import Sharding
-from tfdp.communication.collectives import Transport
 from tfdp.compression import update_compression
-from tfdp.compression.blocks import sum_in_chunks, sum_parts_in_blocks
-from tfdp.compression.update_compression import AbstractLossyCompression, Bucket, Sums
+from tfdp.compression.blocks import AbstractBlockCompression
+from tfdp.compression.update_compression import Bucket
 
 _LEVELS = 127.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Int8(AbstractLossyCompression):
+class Int8(AbstractBlockCompression):
     """Sends blocks of gradients as integers from -127 to 127, times a scale for each block.
 
     A number x of a block with largest magnitude s becomes floor(127 x / s + u), with u drawn evenly
@@ -71,37 +68,9 @@ class Int8(AbstractLossyCompression):
         blocks = -(-math.prod(shape) // self.block)
         return blocks * (self.block + 4)
 
-    def compressed(self, bucket: Bucket, transport: Transport) -> Sums:
-        """Returns the sums of the rounded gradients.
-
-        >>> bucket = Bucket.of([127.0, -5.0, 0.0])
-        >>> found = Int8(block=4).compressed(bucket, Transport(tf.identity))
-        >>> found.sums[0].numpy().tolist()
-        [127.0, -5.0, 0.0]
-        """
-        return sum_in_chunks(bucket, transport, self.block, self._encode, self.decode, self.seed)
-
-    @property
-    def sums_parts(self) -> bool:
-        """Whether it has `compressed_parts`: it has."""
-        return True
-
-    def compressed_parts(
-        self, bucket: Bucket, cuts: Sequence[Sharding], transport: Transport
-    ) -> Sums:
-        """Returns this replica's parts of the sums of gradients that are rounded once.
-
-        >>> bucket, cut = Bucket.of([127.0, -5.0, 0.0]), Sharding((3,), axis=0, bounds=(0, 3))
-        >>> found = Int8(block=4).compressed_parts(bucket, [cut], Transport(tf.identity))
-        >>> found.sums[0].numpy().tolist()
-        [127.0, -5.0, 0.0]
-        """
-        return sum_parts_in_blocks(
-            bucket, cuts, transport, self.block, self._encode, self.decode, self.seed
-        )
-
-    def _encode(self, blocks: tf.Tensor, seed: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
-        return self.encode(blocks, seed)  # zeros that fill a block change no largest number
+    def _code(self, blocks: tf.Tensor, sizes: tf.Tensor, bucket: Bucket, number: int) -> tf.Tensor:
+        # Zeros that fill a block change no largest number.
+        return self.encode(blocks, bucket.seed(self.seed, bucket.numbers[0], number))
 
     def encode(self, blocks: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         """Returns integers and scale as int32.

@@ -2,21 +2,18 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdp.base.sharding import Sharding
-from tfdp.communication.collectives import Transport
 from tfdp.compression import update_compression
-from tfdp.compression.blocks import sum_in_chunks, sum_parts_in_blocks
-from tfdp.compression.update_compression import AbstractLossyCompression, Bucket, Sums
+from tfdp.compression.blocks import AbstractBlockCompression
+from tfdp.compression.update_compression import Bucket
 
 _WORD = 32
 
 
 @dataclasses.dataclass(frozen=True)
-class Sign(AbstractLossyCompression):
+class Sign(AbstractBlockCompression):
     """Sends one bit for each number of a gradient, and the mean of their magnitudes for each block.
 
     The compressor of EF-SIGNSGD (Karimireddy et al., "Error Feedback Fixes SignSGD and other
@@ -56,36 +53,7 @@ class Sign(AbstractLossyCompression):
         blocks = -(-math.prod(shape) // self.block)
         return 4 * blocks * (self.block // _WORD + 1)
 
-    def compressed(self, bucket: Bucket, transport: Transport) -> Sums:
-        """Returns the sums of signs and scales.
-
-        >>> bucket = Bucket.of([4.0] * 16 + [-2.0] * 16)
-        >>> found = Sign(block=32).compressed(bucket, Transport(tf.identity))
-        >>> found.sums[0].numpy()[14:18].tolist()
-        [3.0, 3.0, -3.0, -3.0]
-        """
-        return sum_in_chunks(bucket, transport, self.block, self._encode, self.decode, 0)
-
-    @property
-    def sums_parts(self) -> bool:
-        """Whether it has `compressed_parts`: it has."""
-        return True
-
-    def compressed_parts(
-        self, bucket: Bucket, cuts: Sequence[Sharding], transport: Transport
-    ) -> Sums:
-        """Returns this replica's parts of the sums of signs and scales.
-
-        >>> bucket, cut = Bucket.of([4.0, -2.0]), Sharding((2,), axis=0, bounds=(0, 2))
-        >>> found = Sign(block=32).compressed_parts(bucket, [cut], Transport(tf.identity))
-        >>> found.sums[0].numpy().tolist()
-        [3.0, -3.0]
-        """
-        return sum_parts_in_blocks(
-            bucket, cuts, transport, self.block, self._encode, self.decode, 0
-        )
-
-    def _encode(self, blocks: tf.Tensor, seed: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
+    def _code(self, blocks: tf.Tensor, sizes: tf.Tensor, bucket: Bucket, number: int) -> tf.Tensor:
         return self.encode(blocks, sizes)  # nothing is drawn
 
     def encode(self, blocks: tf.Tensor, sizes: tf.Tensor | None = None) -> tf.Tensor:

@@ -44,11 +44,17 @@ from keras.src.utils import io_utils
 # The function that makes Python's numbers of what a step logs.
 from keras.src.utils.python_utils import pythonify_logs
 
+# The name in the global state of the seed that was set, which no public function restores.
+from keras.src.utils.rng_utils import GLOBAL_RANDOM_SEED
+
 from tfdp.base.hooks import Attribute, method
 
 # The name in the global state of the generator that draws without a seed use. Keras has a constant
 # for the name since 3.13, and writes the same string out before.
 GLOBAL_SEED_GENERATOR = "global_seed_generator"
+
+# The name there of the counts by which Keras names layers.
+NAME_COUNTS = "object_name_uids"
 
 # All layers inside a layer, after the layer itself; `model.layers` lists the outermost only.
 flatten_layers = method(Layer, "_flatten_layers")
@@ -109,7 +115,9 @@ batch_of_backup = Attribute(keras.callbacks.BackupAndRestore, "_last_batch_seen"
 last_update_of_bar = Attribute(keras.utils.Progbar, "_last_update")
 
 __all__ = [
+    "GLOBAL_RANDOM_SEED",
     "GLOBAL_SEED_GENERATOR",
+    "NAME_COUNTS",
     "SCRATCH_GRAPH",
     "ArrayDataAdapter",
     "BaseOptimizer",

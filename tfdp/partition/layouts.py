@@ -52,7 +52,6 @@ class Sharded:
         return isinstance(self.batch, FixedShard)
 
     def at(self, axis: int) -> Sharded:
-        """Returns the same cut of another axis."""
         return dataclasses.replace(self, axis=axis)
 
     def __repr__(self) -> str:

@@ -243,7 +243,6 @@ class SourceGraph:
         return self._functions[name]
 
     def definition(self, name: str) -> Any:
-        """Returns TensorFlow's object of a function that the graph, or one around it, holds."""
         graph: SourceGraph | None = self
         while graph is not None:
             found = function_named(graph.original, name)
@@ -278,7 +277,6 @@ _COMPILED = "_XlaMustCompile"
 
 
 def definition(type_: str) -> Any:
-    """Returns the declaration of a type of operation."""
     found = _definitions.get(type_)
     if found is None:
         found = _definitions[type_] = op_def_registry.get(type_)

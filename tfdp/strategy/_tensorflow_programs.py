@@ -8,8 +8,14 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-# Functions as the runtime knows them, and how it is asked to optimize them.
+# Functions as the runtime knows them.
 from tensorflow.core.framework.function_pb2 import FunctionDef
+
+# By which a `tf.function` takes equal arguments as one, such as methods, which are made as they are
+# asked for.
+from tensorflow.core.function.trace_type.default_types import Literal
+
+# How the runtime is asked to optimize functions.
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
 # `tf.init_scope` stops tapes, also those that are made within it; there is no public way to go on.
@@ -25,7 +31,8 @@ from tensorflow.python.distribute.distribute_lib import (
 from tensorflow.python.distribute.distribute_lib import _pop_per_thread_mode as pop_thread_mode
 from tensorflow.python.distribute.distribute_lib import _push_per_thread_mode as push_thread_mode
 
-# The runtime, with which functions are registered, and how it optimizes what it is given.
+# The runtime, with which functions are registered, and how it optimizes what it is given. Its seeds
+# can be set anew by public functions, but not restored.
 from tensorflow.python.eager.context import FunctionCallOptions, context
 
 # Takes the initial value of a variable out of the function that makes it.
@@ -81,6 +88,7 @@ __all__ = [
     "EagerTensor",
     "FunctionCallOptions",
     "FunctionDef",
+    "Literal",
     "SaveContext",
     "SaveOptions",
     "Status",

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 import keras
 import numpy as np
 
-from tfdp.verification._keras import (
+from tfdp.keras._keras import (
     GLOBAL_RANDOM_SEED,
     GLOBAL_SEED_GENERATOR,
     NAME_COUNTS,
-    get_global_attribute,
-    set_global_attribute,
+    global_state,
 )
-from tfdp.verification._tensorflow import context
+from tfdp.strategy._tensorflow_programs import context
 
 _OF_KERAS = (NAME_COUNTS, GLOBAL_SEED_GENERATOR, GLOBAL_RANDOM_SEED)
 
@@ -27,21 +26,21 @@ def fresh(seed: int) -> Iterator[None]:
     Afterwards random states, counts of names, dtype policy and default dtype are restored. Models
     and layers that were made before do not change.
     """
-    of_keras = {name: get_global_attribute(name) for name in _OF_KERAS}
+    of_keras = {name: global_state.get_global_attribute(name) for name in _OF_KERAS}
     python, numpy = random.getstate(), np.random.get_state()
     eager = context()
     seed_before, generator_before = eager._seed, getattr(eager, "_rng", None)
     policy, floatx = keras.config.dtype_policy(), keras.config.floatx()
-    set_global_attribute(NAME_COUNTS, None)
+    global_state.set_global_attribute(NAME_COUNTS, None)
     # The generator of draws without a seed must be made anew; `set_random_seed` of Keras before
     # 3.13 would keep it.
-    set_global_attribute(GLOBAL_SEED_GENERATOR, None)
+    global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, None)
     keras.utils.set_random_seed(seed)
     try:
         yield
     finally:
         for name, value in of_keras.items():
-            set_global_attribute(name, value)
+            global_state.set_global_attribute(name, value)
         random.setstate(python)
         np.random.set_state(numpy)
         eager._seed, eager._rng = seed_before, generator_before

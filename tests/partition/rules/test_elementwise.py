@@ -95,6 +95,26 @@ def test_rows_of_other_widths_are_unequal_as_on_one_device():
     check(function, rows(7, 3), whole=["Equal"])
 
 
+@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("count", [3, 4])
+def test_of_operands_that_may_not_fit_one_truth_value_has_the_shape_of_one_device(count, replicas):
+    c = tf.constant([[1.0, 2.0, 3.0]])
+
+    def function(x):
+        one, column = x == c[0], x[:, tf.newaxis] != tf.concat([c, c], 1)[:, : tf.size(x) - 1]
+        return [
+            (each, tf.size(each), tf.shape(each), tf.rank(each), tf.ones_like(each, tf.float32))
+            for each in (one, column, tf.zeros(tf.shape(one)), x[:2] == c)
+        ]
+
+    check(function, np.arange(1, count + 1, dtype="float32"), replicas=[replicas], whole=None)
+
+
+def test_operands_that_surely_fit_are_compared_by_rows():
+    x = rows(7, 3)
+    check(lambda x: [x == x[:, :1], x != tf.ones([3]), x == 0.0, x[:, 0] == 1.0], x)
+
+
 def test_select_by_rows_chooses_whole_rows():
     def function(x):
         return tf.raw_ops.Select(condition=x[:, 0] > 0, x=x, y=-2 * x)

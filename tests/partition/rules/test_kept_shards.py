@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import tensorflow as tf
 import tiers
-from partition.check import check
+from partition.check import check, strategy
 from partition.examples import numbers
 
 from tfdp.partition.rules.kept_shards import TABLE
@@ -365,6 +365,16 @@ def test_of_an_operand_that_all_replicas_have_whole_a_part_is_taken(name):
             report = run(sample, axis, sample.batches[0], operand)
             if axis not in sample.mixed:
                 assert {each.operation for each in report.whole} == {"Cumsum"}
+
+
+@pytest.mark.parametrize("type_, fill", [("V2", ()), ("V3", (0.5,))])
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_one_image_does_not_stand_for_those_of_several_transforms(type_, fill, replicas):
+    move = moved(f"ImageProjectiveTransform{type_}", *fill)
+    moves, image = numbers(3, 6), numbers(1, 4, 6, 3)
+    for run_by in (tf.function, strategy(replicas).partitioned):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="ImageProjectiveTransform"):
+            run_by(lambda x: move(image, x))(moves)
 
 
 LINEAR = {type_ for row in TABLE if row.linear is not None for type_ in row.types.split()}

@@ -38,12 +38,10 @@ class AbstractPlace(abc.ABC):
         """
 
     def end_steps(self) -> None:
-        """Counts the steps of an execution that has ended."""
         self.steps += self._given - self.steps_in_epoch
         self.steps_in_epoch = self._given
 
     def end_epoch(self) -> None:
-        """Notes that an epoch has ended."""
         self.steps_in_epoch = self._given = 0
 
     @abc.abstractmethod

@@ -79,7 +79,6 @@ class RemotePath:
             return bytes(file.read())
 
     def write_parts(self, parts: Iterable[bytes]) -> None:
-        """Writes a file, part after part."""
         with self.writing() as file:
             for part in parts:
                 file.write(part)
@@ -106,11 +105,7 @@ class RemotePath:
 
 
 class RemoteWriter:
-    """What `zipfile` needs of a file that is only written to, from its beginning to its end.
-
-    Args:
-      file: TensorFlow's file.
-    """
+    """What `zipfile` needs of a file that is only written to, from its beginning to its end."""
 
     def __init__(self, file: tf.io.gfile.GFile) -> None:
         self._file = file

@@ -67,7 +67,6 @@ class Arithmetic:
         return self._node("Cast", [a], SrcT=a.dtype, DstT=dtype, Truncate=False)
 
     def bitcast(self, a: Output, dtype: tf.DType) -> Output:
-        """Returns the bits of a as those of another dtype of the same size."""
         return self._node("Bitcast", [a], T=a.dtype, type=dtype)
 
     def identity(self, a: Output) -> Output:

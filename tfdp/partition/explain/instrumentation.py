@@ -72,7 +72,6 @@ class Instrumentation:
         within.control_ret[node.name] = node.name
 
     def finish(self) -> ReplicaProgram:
-        """Returns the program with the calls."""
         return dataclasses.replace(
             self._program,
             functions=list(self._functions.values()),

@@ -48,7 +48,6 @@ def summary(step: Step) -> Results:
 
 
 def _of_shape(step: Step, layout: Sharded) -> Output:
-    """Returns a summary of the whole tensor's shape."""
     (tensor,), write = step.inputs, step.write
     (own,) = step.emit([tensor])
     sizes = [write.cast(step.size(size), own.dtype) for size in tensor.dims()]

@@ -26,12 +26,7 @@ _PASSING = {"Cast", "ExpandDims", "Identity", "Reshape", "Squeeze"}
 
 
 def emit(step: Step, inputs: Sequence[Output]) -> list[Output]:
-    """Writes an operation that every replica computes of the same inputs.
-
-    Args:
-      step: The operation.
-      inputs: What it is given.
-    """
+    """Writes an operation that every replica computes of the same inputs."""
     if not step.program.adds_in_any_order:
         return step.emit(inputs)
     if step.op.type == "BiasAddGrad" and step.inputs[0].rank and inputs[0].dtype.is_floating:
@@ -107,7 +102,6 @@ def _written_entries(step: Step, handle: Output, indices: Output, updates: Outpu
 
 
 def _scattered(step: Step, indices: Output, updates: Output, shape: Output) -> list[Output]:
-    """Adds slices up in a new tensor."""
     sums = _sums_of_equal_places(step, indices, updates, shape, 0)
     zero = step.write.constant(0, updates.dtype)
     attrs = {"T": updates.dtype, "index_type": shape.dtype}
@@ -116,7 +110,6 @@ def _scattered(step: Step, indices: Output, updates: Output, shape: Output) -> l
 
 
 def _added(step: Step, tensor: Output, indices: Output, updates: Output) -> list[Output]:
-    """Adds slices to a tensor, or subtracts them."""
     sums = _sums_of_equal_places(step, indices, updates, step.write.shape(tensor), 1)
     attrs = {"Tparams": tensor.dtype, "Tindices": indices.dtype, "bad_indices_policy": ""}
     old = step.writer.node("GatherNd", [tensor, indices], **attrs)[0]

@@ -208,7 +208,6 @@ def depth_of(indices: Tensor) -> int | None:
 
 
 def _whole(step: Step, tensor: Tensor) -> Any:
-    """Returns a whole operand, or the local one."""
     if tensor.layout == LOCAL:
         return tensor.local
     return step.whole(tensor, f"{step.op.type} has parameters and indices that are both cut")

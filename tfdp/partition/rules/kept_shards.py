@@ -46,7 +46,6 @@ class KeptShard:
     unless: str = ""
 
     def __call__(self, step: Step) -> Results:
-        """Writes an operation of one of the types."""
         if has_partials(step):
             return None if self.linear is None else linear_in(step, self.linear)
         found = None if self.unless and step.op.attr(self.unless) else self._operands(step)

@@ -90,7 +90,6 @@ def _by_channel(step: Step, layout: Sharded) -> Results:
 
 
 def _channel_axis(step: Step) -> int | None:
-    """Returns the axis of the channels of batch normalization."""
     if step.op.attr("data_format").startswith(b"NC"):
         return 1
     rank = step.inputs[0].rank

@@ -4,14 +4,16 @@ What is drawn is a function of the seed, so that each replica can make its own p
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import REPLICATED, Sharded
 from tfdp.partition.rules.philox import AUTO_SELECT, PHILOX, is_philox, own_rows
-from tfdp.partition.rules.random_shards import WHY, asked_for, drawn_whole, emitted_whole, sliced
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.rules.side_effects import on_first
-from tfdp.partition.sizes import SizeLike, product
+from tfdp.partition.sizes import Size, SizeLike, divided, product
+from tfdp.partition.source import definition
+from tfdp.partition.tensors import Tensor
 
 # Each number takes a known place in the generator's order.
 IN_ORDER = [
@@ -31,6 +33,8 @@ OUT_OF_ORDER = [
     "StatelessTruncatedNormal",
     "StatelessTruncatedNormalV2",
 ]
+
+_WHY = "its numbers are drawn in the order of the whole"
 
 # Where each example has fewer numbers it costs less to draw all than to find the own ones.
 _FEW = 16
@@ -132,7 +136,64 @@ def shuffled_index(step: Step) -> Results:
         if tensor.rank == rank and tensor.layout == REPLICATED:
             inputs.append(tensor.local)
         elif tensor.rank == rank + 1 and tensor.dim(0) == layout.length:
-            inputs.append(step.part(tensor, layout, WHY))
+            inputs.append(step.part(tensor, layout, _WHY))
         else:
             return None
     return step.results(step.emit(inputs), layout)
+
+
+def asked_for(step: Step) -> tuple[list[SizeLike | None], Sharded | None]:
+    """Returns the sizes that the shape vector asks for, and the cut of the one batch among them.
+
+    Any cut is right. A number is taken for a batch only along axis 0, where the program fixes the
+    batch's length. The cut is None where there is no batch, or more than one. There are no sizes
+    where nothing is known of the vector.
+    """
+    place = _place_of_shape(step)
+    sizes = None if place is None else step.inputs[place].sizes()
+    shape: list[SizeLike | None] = [size if _is_known(step, size) else None for size in sizes or ()]
+    found: list[Sharded] = []
+    for axis, size in enumerate(shape):
+        for batch in step.program.places:
+            if isinstance(size, int):
+                inner: Any = 1 if axis == 0 and size == batch.length else None
+            else:
+                inner = divided(size, batch.length) if isinstance(batch.length, Size) else None
+            if inner is not None and (isinstance(inner, Size) or inner > 0):
+                found.append(Sharded(axis, batch, inner))
+    return shape, found[0] if len(found) == 1 else None
+
+
+def _is_known(step: Step, size: Any) -> bool:
+    return isinstance(size, (int, Size)) and step.program.knows(step.writer, size)
+
+
+def _place_of_shape(step: Step) -> int | None:
+    """Returns which input the shape is; None where the operation has none."""
+    names = [arg.name for arg in definition(step.op.type).input_arg]
+    return names.index("shape") if "shape" in names else None
+
+
+def drawn_whole(step: Step) -> Results:
+    """Draws all on every replica, which keeps its part of the cut that the shape asks for."""
+    shape, layout = asked_for(step)
+    return sliced(step, emitted_whole(step), shape or None, layout)
+
+
+def emitted_whole(step: Step) -> Output:
+    """Writes a draw on every replica, with whole inputs."""
+    step.require_sums(step.inputs)
+    step.note_whole(_WHY)
+    return step.emit([step.whole(tensor, _WHY) for tensor in step.inputs])[0]
+
+
+def sliced(
+    step: Step, whole: Output, shape: Sequence[SizeLike | None] | None, layout: Sharded | None
+) -> Results:
+    """Returns the replica's part of a result that each replica has whole."""
+    if layout is None or shape is None:
+        return step.results([whole], REPLICATED, [shape])
+    own = step.part(Tensor(whole, REPLICATED, shape), layout)
+    results = step.results([own], layout, [shape])
+    results[0].whole = whole
+    return results

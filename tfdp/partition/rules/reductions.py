@@ -181,7 +181,6 @@ def _rows(step: Step, layout: Sharded, axes: Sequence[int]) -> Results:
 
 
 def _of_partial(step: Step) -> Results:
-    """Reduces a summand."""
     step.require_sums(step.inputs[1:])
     if step.inputs[1].layout != REPLICATED:
         return None

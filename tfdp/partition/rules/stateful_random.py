@@ -5,7 +5,7 @@ it alike. Other states are hidden in the operation: the first replica draws for 
 """
 
 from tfdp.partition.layouts import REPLICATED
-from tfdp.partition.rules.random_shards import asked_for, drawn_whole, sliced
+from tfdp.partition.rules.random import asked_for, drawn_whole, sliced
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.rules.side_effects import on_first
 from tfdp.partition.tensors import Tensor

@@ -71,7 +71,6 @@ def floor_modulo(a: Any, b: Any) -> Any:
 
 
 def maximum(a: Any, b: Any) -> Any:
-    """Returns the larger of both."""
     if at_least(a, b) or at_least(b, a):
         return a if at_least(a, b) else b
     sizes = [each for each in (a, b) if is_size(each)]
@@ -79,19 +78,16 @@ def maximum(a: Any, b: Any) -> Any:
 
 
 def minimum(a: Any, b: Any) -> Any:
-    """Returns the smaller of both."""
     return a if at_least(b, a) else b if at_least(a, b) else UNKNOWN
 
 
 def sign(a: Any) -> Any:
-    """Returns 1, 0 or -1."""
     if isinstance(a, int):
         return (a > 0) - (a < 0)
     return 1 if is_positive(a) else -1 if is_positive(-a) else UNKNOWN
 
 
 def equal(a: Any, b: Any) -> Any:
-    """Returns whether a == b."""
     if isinstance(a, bool) and isinstance(b, bool):
         return a == b
     if not (is_size(a) and is_size(b)):
@@ -103,31 +99,26 @@ def equal(a: Any, b: Any) -> Any:
 
 
 def less(a: Any, b: Any) -> Any:
-    """Returns whether a < b."""
     return False if at_least(a, b) else True if at_least(b - 1, a) else UNKNOWN
 
 
 def negated(a: Any) -> Any:
-    """Returns not a."""
     return not a if isinstance(a, bool) else UNKNOWN
 
 
 def both(a: Any, b: Any) -> Any:
-    """Returns a and b."""
     if a is False or b is False:
         return False
     return True if a is True and b is True else UNKNOWN
 
 
 def select(condition: Any, a: Any, b: Any) -> Any:
-    """Returns a where the condition holds, and b where it does not."""
     if isinstance(condition, bool):
         return a if condition else b
     return a if equal(a, b) is True else UNKNOWN
 
 
 def cast(value: Any, dtype: tf.DType) -> Any:
-    """Returns an entry in another dtype."""
     if isinstance(value, AtLeast):  # which may be too large for it
         return UNKNOWN
     if dtype != tf.bool:

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfdp.base import tracebacks
 from tfdp.communication.replicas import one_device
+from tfdp.strategy._tensorflow_programs import Literal
 
 
 class AbstractOneDeviceFunction(abc.ABC):
@@ -55,6 +56,9 @@ class AbstractOneDeviceFunction(abc.ABC):
             return self.python_function(*args, **kwargs)  # part of the program around it
         return self._called(args, kwargs)
 
+    def __tf_tracing_type__(self, context: Any) -> tf.types.experimental.TraceType:
+        return Literal(self)  # a `tf.function` would take the function that this wraps
+
     @abc.abstractmethod
     def _like(self, function: Callable[..., Any]) -> AbstractOneDeviceFunction:
         """Returns another function of the same strategy and options."""
@@ -93,6 +97,9 @@ class _Method:
 
     def __hash__(self) -> int:
         return hash((id(self._owner), self._function))
+
+    def __tf_tracing_type__(self, context: Any) -> tf.types.experimental.TraceType:
+        return Literal(self)
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
