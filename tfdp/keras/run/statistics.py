@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tfdp.base.hooks import hook
 from tfdp.communication.collectives import payloads
-from tfdp.keras._keras import KerasVariable, Variable
+from tfdp.keras._keras import KerasVariable, Variable, value_of_variable
 from tfdp.keras.replica_step import Phase, ReplicaStep, current
 
 _DECLARED = ("sum", "mean")
@@ -37,6 +37,12 @@ def assign_sub(original: Callable[..., Any], self: Variable, value: Any) -> Any:
 @hook(Variable, "_direct_assign")
 def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> Any:
     """Writes what all replicas write together; an optimizer's writes are alike everywhere."""
+    if tf.executing_eagerly():
+        variable = value_of_variable(self)
+        if variable.synchronization == tf.VariableSynchronization.ON_READ:
+            # What would be read, of all replicas, is what Keras does not use.
+            variable.assign(tf.cast(value, variable.dtype), read_value=False)
+            return None
     step = current()
     if step is None or _has_shares(self):
         return original(self, value)
