@@ -7,8 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdp
-from tfdp.communication.replicas import checksums
-from tfdp.data.distributed import counts_in_shapes
+from tfdp.communication.replicas import batch_shard, checksums
 from tfdp.partition.finish import registration
 from tfdp.strategy.programs import reduction_order, replica_rows
 
@@ -61,7 +60,7 @@ def as_on_gpus(monkeypatch):
 
     monkeypatch.setattr(registration, "host_of", host_of)
     monkeypatch.setattr(replica_rows, "host_of", host_of)
-    monkeypatch.setattr(counts_in_shapes, "needed_by", lambda devices: True)
+    monkeypatch.setattr(batch_shard, "need_shapes", lambda devices: True)
     monkeypatch.setattr(reduction_order, "is_any", lambda devices: True)
 
 

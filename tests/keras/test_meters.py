@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from tfdp.keras.trainer.meters import Meter
+from tfdp.keras.trainer.compiled_steps import Meter
 
 
 def test_it_counts_rows_and_waits():

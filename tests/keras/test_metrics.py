@@ -216,3 +216,17 @@ def test_a_loss_that_is_a_sum_is_logged_as_one(build, trains_as_one_device):
         return history, model.evaluate(x, y, batch_size=6, verbose=0)
 
     trains_as_one_device(build, fit_and_evaluate)
+
+
+def test_a_reset_writes_the_state_of_all_replicas_and_asks_none_for_it(monkeypatch):
+    strategy = harness.strategy(2)
+    with strategy.scope():
+        mean = metrics.Mean()
+        mean.update_state([3.0, 5.0])
+        shares = strategy.experimental_local_results(mean.total.value)
+        with monkeypatch.context() as patched:
+            patched.setattr(type(strategy.extended), "_reduce_to", None)
+            mean.reset_state()
+            mean.total.assign(4.0)
+            assert [float(share) for share in shares] == [2.0, 2.0]  # their sum is the state
+    assert float(mean.total.value) == 4.0

@@ -106,15 +106,6 @@ def test_a_value_is_lifted_out_of_a_function():
     assert found[0].numpy().tolist() == [3.0, 3.0]
 
 
-def test_a_registered_function_is_called_by_its_name_until_it_is_removed():
-    definition = tf.function(lambda x: x + 1).get_concrete_function(tf.constant(1)).function_def
-    definition.signature.name = "added_by_a_test"
-    names.add_function(definition)
-    assert names.context().has_function("added_by_a_test")
-    names.remove_functions(["added_by_a_test", "never_there"])
-    assert not names.context().has_function("added_by_a_test")
-
-
 def test_a_context_lets_autograph_convert_what_is_traced_in_it():
     def step(x):
         if tf.reduce_sum(x) > 0:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp.base.batch_shards import share_place
 from tfdp.base.determinism import seconds_in_graph
+from tfdp.communication.replicas import place_and_rows
 from tfdp.data.indexed_shares import Begin, each_epoch
 from tfdp.data.mapping import example_function, with_one_shape
 from tfdp.data.order import epoch_key
@@ -183,28 +183,6 @@ def _cut(batches: tf.data.Dataset, num_replicas: int, ranks: range) -> tf.data.D
         return tf.data.Dataset.range(ranks.start, ranks.stop).map(share)
 
     return batches.flat_map(shares)
-
-
-def place_and_rows(
-    size: tf.Tensor, num_replicas: int, rank: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns a share's place in its batch, and the rows to take; an empty share takes the first.
-
-    Args:
-      size: The number of examples of the batch, int64.
-      num_replicas: The number of replicas in all processes.
-      rank: The rank of the share, int64.
-
-    Returns:
-      `shares.share_place`, int64 (4); the first row, and the row after the last.
-
-    >>> place_and_rows(tf.constant(1, tf.int64), 2, tf.constant(1, tf.int64))[0].numpy().tolist()
-    [1, 0, 1, 1]
-    """
-    place = tf.stack(share_place(size, num_replicas, rank))
-    _, count, start, _ = tf.unstack(place)
-    first = tf.where(count > 0, start, 0)
-    return place, first, first + tf.where(count > 0, count, tf.minimum(size, 1))
 
 
 def _map_share(function: Any, indices: tf.Tensor, key: tf.Tensor, share: Any) -> Any:

@@ -32,7 +32,6 @@ _MODULES = (
     "layers.batch_normalization",
     "layers.per_replica_moments",
     "optimizer.optimizer_hooks",
-    "run.lazy_variables",
     "run.seeds",
     "run.statistics",
     "saving.callback_files",
@@ -44,7 +43,6 @@ _MODULES = (
     "trainer.fit_evaluate_predict",
     "trainer.late_logs",
     "trainer.trainer_hooks",
-    "trainer.unscaled_losses",
 )
 
 

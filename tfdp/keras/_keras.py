@@ -88,6 +88,9 @@ accumulators_of_optimizer = Attribute(BaseOptimizer, "_accumulated_gradients")
 # How often an optimizer was applied. Its public `iterations` counts windows of gradients.
 iterations_of_optimizer = Attribute(BaseOptimizer, "_iterations")
 
+# TensorFlow's variable behind one of Keras; what the public `value` gives may be cast.
+value_of_variable = Attribute(Variable, "_value")
+
 # How the names of graphs begin that Keras builds to learn shapes alone, and never runs.
 SCRATCH_GRAPH = "scratch_graph"
 

@@ -22,7 +22,13 @@ from tfdp.partition.explain.collective_order import purposes
 from tfdp.partition.explain.explanation import Explanation, explain
 from tfdp.partition.explain.instrumentation import Instrumentation
 from tfdp.partition.finish.jit_compilation import compiled
-from tfdp.partition.finish.registration import Registered, host_of, on_device
+from tfdp.partition.finish.registration import (
+    Registered,
+    add_function,
+    host_of,
+    on_device,
+    remove_functions,
+)
 from tfdp.partition.layouts import (
     LOCAL,
     PARTIAL,

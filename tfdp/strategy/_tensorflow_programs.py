@@ -4,8 +4,6 @@ Tested with TensorFlow 2.19-2.21. `tests/strategy/test_tensorflow_programs.py` f
 them moves.
 """
 
-from collections.abc import Sequence
-
 import tensorflow as tf
 
 # Functions as the runtime knows them.
@@ -69,19 +67,6 @@ variable_creators = Attribute(tf.Graph, "_variable_creator_stack")
 # The variable with copies that a copy's handle is one of, as a weak reference.
 container_of_copy = "_distributed_container"
 
-
-def add_function(definition: object) -> None:
-    """Registers a function with the runtime."""
-    context().add_function_def(definition)
-
-
-def remove_functions(names: Sequence[str]) -> None:
-    """Takes functions out of the runtime."""
-    for name in names:
-        if context().has_function(name):
-            context().remove_function(name)
-
-
 __all__ = [
     "ConfigProto",
     "ControlStatusCtx",
@@ -93,7 +78,6 @@ __all__ = [
     "SaveOptions",
     "Status",
     "UnliftableError",
-    "add_function",
     "container_of_copy",
     "context",
     "could_possibly_record",
@@ -104,7 +88,6 @@ __all__ = [
     "pop_thread_mode",
     "push_thread_mode",
     "pywrap_tfe",
-    "remove_functions",
     "save_context",
     "saving_state",
     "shape_of",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tfdp.communication.collectives import map_values, summable, text_rows
+from tfdp.communication.collectives import map_values, payloads, text_rows
 from tfdp.communication.engines import Engine, Sequences
 from tfdp.communication.replicas import Agreement, ProcessGroup, Rows, Value
 from tfdp.strategy._tensorflow import DistributedValues
@@ -48,14 +48,14 @@ class CrossProcess:
         """Returns the sum of each value over the processes."""
         if self._processes.world_size == 1:
             return list(values)
-        numbers = list(map(summable.as_summed, values))
+        numbers = list(map(payloads.as_summed, values))
         if tf.executing_eagerly():
             sums = self._processes.sum_eagerly(numbers)
         else:
             parts = (functools.partial(self._sum_in_graph, number) for number in numbers)
             sums = list(map(self._collective, parts))
         pairs = zip(sums, values, strict=True)
-        return [summable.as_before(total, value.dtype) for total, value in pairs]
+        return [payloads.as_before(total, value.dtype) for total, value in pairs]
 
     def of_all_processes(self, numbers: tf.Tensor) -> tf.Tensor:
         """Returns the number, or the vector of them, that each process has, in order of ranks."""
@@ -146,7 +146,7 @@ def local_sum(value: Value | tf.distribute.DistributedValues) -> Value:
         local = tuple(map(tf.convert_to_tensor, local))
         if len(local) == 1:
             return local[0]
-    return summable.as_before(_added(list(map(summable.as_summed, local))), local[0].dtype)
+    return payloads.as_before(_added(list(map(payloads.as_summed, local))), local[0].dtype)
 
 
 def _added(local: Sequence[Value]) -> Value:

@@ -18,8 +18,8 @@ from tfdp.communication.collectives import (
     EngineChoice,
     Probe,
     Reducer,
+    payloads,
     random_states,
-    summable,
     two_level_sums,
 )
 from tfdp.communication.replicas import HasReplicas, ProcessGroup, Replicas, one_device
@@ -41,10 +41,10 @@ from tfdp.strategy._tensorflow_programs import (
 )
 from tfdp.strategy.cross_process import CrossProcess, divide
 from tfdp.strategy.cross_replica import CrossReplica
-from tfdp.strategy.lifting import Lifting
 from tfdp.strategy.programs import eager_steps, reduction_order, tracing
 from tfdp.strategy.programs.partial_programs import PartialProgram
 from tfdp.strategy.programs.program_context import ProgramContext
+from tfdp.strategy.replica_graphs import Lifting
 from tfdp.strategy.sharded_variable import ShardedVariable, is_to_be_sharded, parts_like
 from tfdp.strategy.strategy_replicas import StrategyReplicas
 from tfdp.topology import Topology
@@ -206,7 +206,7 @@ class DataParallelExtended(CrossReplica, HasReplicas):
 
         All processes must call it.
         """
-        wide = summable.precise(variable.dtype)
+        wide = payloads.precise(variable.dtype)
         own = tf.add_n([tf.cast(copy, wide) for copy in variable.values])
         (total,) = self._between.sums([own])
         return tf.cast(divide(total, self.num_replicas), variable.dtype)

@@ -53,6 +53,17 @@ def read_once(values: dict[int, tf.Tensor]) -> contextlib.AbstractContextManager
     return _having("read", (getattr(_thread, "read", None) or {}) | values)
 
 
+def noting_sharded(made: list[Any]) -> contextlib.AbstractContextManager[None]:
+    """Adds the sharded variables that are made within it to a list."""
+    return _having("sharded", made)
+
+
+def noted_sharded() -> list[Any] | None:
+    """Returns the list of `noting_sharded`; None outside of it."""
+    found: list[Any] | None = getattr(_thread, "sharded", None)
+    return found
+
+
 def known_value(variable: tf.Variable) -> tf.Tensor | None:
     """Returns the value as which a variable is read within `read_once`; None if it is not."""
     found: tf.Tensor | None = (getattr(_thread, "read", None) or {}).get(id(variable))

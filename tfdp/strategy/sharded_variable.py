@@ -1,7 +1,6 @@
 """Variables of which each replica holds a part: a sharded optimizer's state, and weights."""
 
 import contextlib
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -162,21 +161,18 @@ def is_to_be_sharded(variable: Any, replicas: int) -> bool:
     return bool(variable.shape.num_elements() >= SMALLEST_SHARD)
 
 
-_held = threading.local()
-
-
 @contextlib.contextmanager
 def held_whole(variables: Sequence[ShardedVariable]) -> Iterator[None]:
     """Holds variables whole for what runs as on one device; also those that are made inside."""
     for variable in variables:
         _hold(variable.whole, variable.read_value())
-    made = _held.made = list(variables)
+    made = list(variables)
     try:
-        yield
-        for variable in made:
-            variable.assign(variable.whole.read_value())
+        with mirrored_variables.noting_sharded(made):
+            yield
+            for variable in made:
+                variable.assign(variable.whole.read_value())
     finally:
-        _held.made = None
         for variable in made:
             release(variable.whole)
 
@@ -205,10 +201,11 @@ def parted(variable: Any, cut: Sharding, first_rank: int) -> ShardedVariable:
         )
     made.cut, made.first_rank = cut, first_rank
     setattr(made.whole.handle, container_of_copy, weakref.ref(made))
-    if getattr(_held, "made", None) is not None:
+    held = mirrored_variables.noted_sharded()
+    if held is not None:
         with tf.init_scope():
             _hold(made.whole, variable.values[0].read_value())
-        _held.made.append(made)
+        held.append(made)
     for copy in variable.values:  # what still refers to it must not keep the memory
         release(copy)
     strategy.extended.note_variable(made)

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.base import hooks
+from tfdp.keras import scope_errors
 from tfdp.keras._keras import Trainer, flatten_layers, strategy_of_model
-from tfdp.keras.trainer import forgotten_scopes
 from tfdp.verification import fresh_state, layer_outputs, readings
 from tfdp.verification.batches import Batches
 from tfdp.verification.probes import GradientProbe
@@ -84,7 +84,7 @@ def train(
             model = program.build()
         _check(model, strategy)
         if strategy is None:
-            forgotten_scopes.mean_one_device(model)
+            scope_errors.mean_one_device(model)
         model.steps_per_execution = 1
         if watch is not None:
             model.jit_compile = False

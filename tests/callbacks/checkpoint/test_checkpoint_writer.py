@@ -9,7 +9,7 @@ import numpy as np
 
 from tfdp.callbacks.checkpoint import archive, folder
 from tfdp.callbacks.checkpoint.checkpoint_writer import CheckpointWriter
-from tfdp.communication.collectives.streaming import bring_to_first
+from tfdp.communication.collectives.meetings import bring_to_first
 
 ARRAYS = {"weight-0": np.ones(4)}
 

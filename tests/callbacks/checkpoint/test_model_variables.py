@@ -9,7 +9,7 @@ import tfdp
 from tfdp.base.sharding import Sharding
 from tfdp.callbacks.checkpoint import model_variables
 from tfdp.callbacks.checkpoint.model_variables import Kept
-from tfdp.communication.collectives.streaming import bring_to_first
+from tfdp.communication.collectives.meetings import bring_to_first
 from tfdp.communication.replicas import OneProcess
 
 

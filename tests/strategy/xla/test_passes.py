@@ -1,5 +1,9 @@
 """The passes over a program's module: it is parsed once and written once, with all their work."""
 
+import pathlib
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -55,3 +59,14 @@ def test_a_program_s_module_is_parsed_once_for_all_passes(on_devices, monkeypatc
         assert f"stablehlo.{each}" in text, each
     of_program = [each for each in parsed if isinstance(each, bytes) or "dot" in each]
     assert [each == text for each in of_program] == [False, True]
+
+
+pytest.importorskip("jax")
+SCRIPT = pathlib.Path(__file__).parent / "scripts" / "scatters.py"
+
+
+@pytest.mark.slow
+def test_rows_are_added_by_indices_of_64_bits_and_what_is_outside_is_left_out():
+    done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert float(done.stdout) == 0

@@ -1,6 +1,6 @@
 """Sums and gathers between replicas, made of an engine's primitives, and the processes' board."""
 
-from tfdp.communication.collectives import summable, text_rows
+from tfdp.communication.collectives import payloads, text_rows
 from tfdp.communication.collectives.agreement import CollectiveAgreement
 from tfdp.communication.collectives.cluster_processes import (
     STOP_TRAINING,
@@ -9,11 +9,16 @@ from tfdp.communication.collectives.cluster_processes import (
     joined,
 )
 from tfdp.communication.collectives.engine_choice import EngineChoice, check_name, choose
-from tfdp.communication.collectives.payloads import Compress, CompressBucket, Transport
+from tfdp.communication.collectives.payloads import (
+    Compress,
+    CompressBucket,
+    Transport,
+    Value,
+    map_values,
+)
 from tfdp.communication.collectives.probing import Probe
 from tfdp.communication.collectives.reducer import Reducer
 from tfdp.communication.collectives.runtime import global_seed
-from tfdp.communication.collectives.summable import Value, map_values
 
 __all__ = [
     "STOP_TRAINING",
@@ -32,6 +37,6 @@ __all__ = [
     "join",
     "joined",
     "map_values",
-    "summable",
+    "payloads",
     "text_rows",
 ]

@@ -23,11 +23,18 @@ from tfdp.cluster.control_channel import ControlChannel
 from tfdp.cluster.rendezvous import meet
 from tfdp.cluster.spec import Cluster
 from tfdp.cluster.watchdog import Progress, Watchdog
-from tfdp.communication.collectives import eager, ended, introductions, random_states, runtime
+from tfdp.communication.collectives import (
+    eager,
+    ended,
+    introductions,
+    random_states,
+    runtime,
+    unequal_data,
+)
 from tfdp.communication.collectives.agreement import CollectiveAgreement
 from tfdp.communication.collectives.engine_choice import EngineChoice
 from tfdp.communication.collectives.meetings import Meetings
-from tfdp.communication.collectives.summable import Value
+from tfdp.communication.collectives.payloads import Value
 from tfdp.communication.engines import (
     Engine,
     KeyOfGroup,
@@ -219,6 +226,8 @@ class ClusterProcesses(Meetings):
     def explained(self) -> Iterator[None]:
         """Raises the error that ended the work in the cluster, in place of TensorFlow's own.
 
+        Where ranks were given other data than others, it is a RankMismatchError.
+
         One thread at a time may be within it: the collectives of two would meet each other's. Any
         other error is noted. A rank that catches it goes on only once all others have come from
         an error too; otherwise its next step would meet the step that the others are still in.
@@ -259,7 +268,8 @@ class ClusterProcesses(Meetings):
             self.error = None
         try:
             # Where another rank is gone that is what is told, each time.
-            with ended.explained() if self.board.failure is None else contextlib.nullcontext():
+            first = ended.explained() if self.board.failure is None else contextlib.nullcontext()
+            with first, unequal_data.explained(self.rank):
                 yield
         except _ENDS:
             raise

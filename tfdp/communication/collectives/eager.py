@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfdp.base import threads
 from tfdp.cluster.control_channel import ControlChannel, Post
-from tfdp.communication.collectives.summable import Value
+from tfdp.communication.collectives.payloads import Value
 from tfdp.errors import CollectiveMismatchError
 
 # The dtype and the shape of an array. Slices have two arrays, of values and of indices.

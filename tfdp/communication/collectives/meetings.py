@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from tfdp.base import rank_comparison
 from tfdp.cluster.control_channel import ControlChannel, Post
-from tfdp.communication.collectives import random_states, streaming
+from tfdp.communication.collectives import random_states
 
 
 class Meetings:
@@ -52,7 +52,7 @@ class Meetings:
 
     def bring_to_first(self, key: str, payload: bytes) -> list[bytes]:
         """Returns on rank 0 all ranks' payloads: see `streaming`."""
-        return streaming.bring_to_first(self.board, key, payload)
+        return bring_to_first(self.board, key, payload)
 
     def compare(
         self, subject: str, options: Mapping[str, object], fix: str = rank_comparison.FOR_SCRIPTS
@@ -73,3 +73,29 @@ class Meetings:
     def adopt_random_states(self) -> None:
         """Adopts rank 0's random states of Python and NumPy; all ranks must call it."""
         random_states.adopt_states(self.board)
+
+
+def bring_to_first(board: ControlChannel, key: str, payload: bytes) -> list[bytes]:
+    """Returns on rank 0 all ranks' payloads, in the order of ranks; elsewhere nothing.
+
+    Rank 0 asks for them, and the others wait for that: what it has not asked for is not in its
+    memory. All ranks must call it, in whatever thread.
+
+    Args:
+      board: The board of this process.
+      key: What is sent, the same on all ranks; no two calls under way may have the same.
+      payload: What this rank sends.
+
+    Raises:
+      RankLostError: A rank is lost.
+      CollectiveTimeoutError: A rank does not come to this call in time.
+    """
+    asked = f"{key}?"
+    if board.rank == 0:
+        board.post(asked)
+    board.wait(asked, [0], f"rank 0's word to send {key}")
+    board.post_on_first(key, payload)
+    if board.rank != 0:
+        return []
+    posts = board.wait(key, range(board.world_size), key)
+    return [post.payload for post in posts.values()]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import tensorflow as tf
 
 from tfdp.base import bucketing, recording
-from tfdp.communication.collectives import slices, summable, two_level_sums
+from tfdp.communication.collectives import payloads, slices, two_level_sums
 from tfdp.communication.collectives.payloads import (
     Compress,
     CompressBucket,
@@ -59,11 +59,11 @@ class Reducer:
 
     def all_reduce(
         self,
-        values: Sequence[summable.Value],
+        values: Sequence[payloads.Value],
         rank: int,
         merge_rows: bool = False,
         compress: Compress | None = None,
-    ) -> list[summable.Value]:
+    ) -> list[payloads.Value]:
         """Returns the sum of each value over all replicas, the same bits on each of them.
 
         The sum of slices holds every replica's rows in the order of ranks, which is what one device
@@ -79,7 +79,7 @@ class Reducer:
             are.
         """
         compress = compress or (lambda value, transport: transport.sum(value))
-        results: list[summable.Value] = list(values)
+        results: list[payloads.Value] = list(values)
         tables = [index for index, each in enumerate(values) if isinstance(each, tf.IndexedSlices)]
         indices = [values[index].indices for index in tables]
         announced = slices.announce(self._engine, indices, merge_rows) if tables else []
@@ -208,9 +208,9 @@ class Reducer:
         results = list(tensors)
         for members in self._assigned(list(map(_item, tensors))):
             own = [tensors[index] for index in members]
-            bucket = summable.as_summed(packed(own))
+            bucket = payloads.as_summed(packed(own))
             total = self._engine.exchange(Schedule((exchange,)), [exchange], bucket)
-            sums = unpacked(summable.as_before(total, own[0].dtype), own)
+            sums = unpacked(payloads.as_before(total, own[0].dtype), own)
             for index, tensor in zip(members, sums, strict=True):
                 results[index] = tensor
             sent = functools.partial(int, _bytes(bucket) * len(distances))
@@ -313,11 +313,10 @@ class Reducer:
         in_rows = self._rows_on_nccl(size_bytes) if size_bytes else None
         if in_rows is not None:
             return two_level_sums.sum_in_rows(self._engine, tensor, in_rows, rank)
-        if size_bytes is None:
-            # The places of chunks are not known before the step runs.
-            schedule = Native().schedule(self._engine.world_size, self._hosts, 0)
-        else:
-            schedule = self._schedule(size_bytes)
+        if size_bytes is None or self.is_native:
+            # Of an unknown size the places of chunks are not known before the step runs.
+            return self._engine.all_reduce(tensor, tuple(range(self._engine.world_size)))
+        schedule = self._schedule(size_bytes)
         exchanges: list[Exchange] = []
         for phase in (*schedule.phases, None):
             if isinstance(phase, Exchange):

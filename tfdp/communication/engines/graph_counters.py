@@ -6,7 +6,7 @@ import threading
 import tensorflow as tf
 
 from tfdp.cluster.watchdog import Progress
-from tfdp.communication.engines.capturing import captured
+from tfdp.communication.engines.sequence import captured
 
 _ordinals = itertools.count()
 

@@ -7,8 +7,8 @@ from typing import Protocol, TypeAlias
 import tensorflow as tf
 
 from tfdp.communication.engines import sequence
-from tfdp.communication.engines.capturing import as_token, captured
 from tfdp.communication.engines.graph_counters import Counter, ProgressCounters
+from tfdp.communication.engines.sequence import as_token, captured
 
 # The number of a group or an instance, which may be computed when the step runs, or a token.
 Key: TypeAlias = int | tf.Tensor

@@ -1,4 +1,4 @@
-"""The collectives that each replica issues, compared before one can wait for another."""
+"""The collectives that each replica issues: compared before one can wait, and their tokens."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import dataclasses
 import itertools
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
-from tfdp.communication.engines import shape_agreement
+from tfdp.communication.engines import sequence
 from tfdp.errors import CollectiveMismatchError
 
 # TensorFlow's own strategies count group keys from 1 and instance keys from 100. A key belongs to
@@ -167,7 +167,7 @@ class Sequences:
         """Notes the tensor of the last call; `check` compares its shape when the step runs."""
         call = self._calls[rank][-1]
         position = len(self._calls[rank])
-        self._shapes.setdefault((call, position), {})[rank] = shape_agreement.sizes(tensor)
+        self._shapes.setdefault((call, position), {})[rank] = axis_sizes(tensor)
 
     def is_in_own_graph(self, rank: int) -> bool:
         """Returns whether the replica function's own graph is being built, not one inside it."""
@@ -183,7 +183,7 @@ class Sequences:
           CollectiveMismatchError: Names the two replicas, the position and both collectives.
         """
         for (call, _), of_ranks in self._shapes.items():
-            shape_agreement.check(str(call), list(of_ranks), list(of_ranks.values()))
+            check_shapes(str(call), list(of_ranks), list(of_ranks.values()))
         for group in self.groups():
             first, *others = [rank for rank in group if rank in self._calls]
             for rank in others:
@@ -209,7 +209,7 @@ class Sequences:
                 f"{position + 1} is {x or 'missing'} on replica {a} and {y or 'missing'} on "
                 f"replica {b}. Take Python branches that depend on the replica out of the step, "
                 "or let every replica take part and select the result with `tf.where`."
-                + f" {shape_agreement.REMEDY}"
+                + f" {_REMEDY}"
                 * bool(shapes_differ)
             )
 
@@ -233,3 +233,86 @@ def current() -> tuple[Sequences, int]:
             "thread. Call it in the function that is given to `strategy.run`."
         )
     return value
+
+
+_REMEDY = (
+    "Values of different shapes have no sum: reduce or pad them first, or join their rows with "
+    "`all_gather`. Where one replica alone knows a length, `tf.ensure_shape` says it on the others."
+)
+_MOST_AXES = 8  # the most that a tensor of unknown rank may have
+
+
+def axis_sizes(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns the shape as int32, filled up by -1 where the rank is unknown."""
+    shape = tf.shape(tensor)
+    if tensor.shape.rank is not None:
+        return shape
+    padded = tf.pad(shape, [[0, _MOST_AXES - tf.rank(tensor)]], constant_values=-1)
+    return tf.ensure_shape(padded, [_MOST_AXES])
+
+
+def check_shapes(call: str, ranks: Sequence[int], shapes: Sequence[tf.Tensor]) -> tf.Operation:
+    """Raises when the step runs, unless all `ranks` call with the same shape.
+
+    Args:
+      call: The collective in words.
+      ranks: The ranks that call it.
+      shapes: For each rank the result of `axis_sizes`.
+    """
+    with tf.device("CPU:0"):
+        same = tf.reduce_all([tf.reduce_all(shape == shapes[0]) for shape in shapes])
+        said: list[str | tf.Tensor] = [f"{call} must be given the same shape on every replica. "]
+        for rank, shape in zip(ranks, shapes, strict=True):
+            said += [f"On replica {rank} it has", shape]
+        assertion = tf.raw_ops.Assert(condition=same, data=[*said, _REMEDY], summarize=_MOST_AXES)
+    # It must not wait for the collective.
+    run_independently(assertion)
+    return assertion
+
+
+def run_independently(op: tf.Operation) -> None:
+    """Lets `op` run as soon as its inputs are there, and always.
+
+    TensorFlow would run it after all operations with effects that were traced before it, those of
+    other replicas included.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    dependencies = getattr(graph, "experimental_acd_manager", None)
+    if dependencies is not None:
+        dependencies.run_independently(op)
+
+
+_MARK = "_tfdp_is_token"
+
+
+def as_token(handle: tf.Tensor) -> tf.Tensor:
+    """Marks a handle as one that orders collectives, and returns the handle."""
+    setattr(handle, _MARK, True)
+    return handle
+
+
+def is_token(handle: tf.Tensor) -> bool:
+    """Returns whether a graph that captures `handle` communicates."""
+    return hasattr(handle, _MARK)
+
+
+def captured(handle: tf.Tensor) -> tf.Tensor:
+    """Returns `handle`, captured by every graph from the replica's own to the current one.
+
+    The gradient of a conditional or a loop can only use what the forward graph has captured. The
+    graphs around the replica's own are left out: another trace of them may call the same function.
+    Where no replica's graph is built there is no collective, and TensorFlow captures by itself.
+    """
+    own = sequence.own_graph()
+    if own is None:
+        return handle
+    graphs = []
+    graph = tf.compat.v1.get_default_graph()
+    while hasattr(graph, "outer_graph"):
+        graphs.append(getattr(graph, "_forward_graph", None) or graph)
+        if graph is own:
+            break
+        graph = graph.outer_graph
+    for graph in reversed(graphs):
+        handle = graph.capture(handle)
+    return handle

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tfdp.communication.engines import sequence, shape_agreement, transfers
+from tfdp.communication.engines import sequence, transfers
 from tfdp.communication.engines.communication_hint import are_gpus, communication_hint
 from tfdp.communication.engines.engine import Engine, check_can_be_gathered
 from tfdp.communication.engines.graph_counters import ProgressCounters
@@ -295,10 +295,10 @@ class TensorFlowEngine(Engine):
             sequences.note_shape(rank, shaped)
             return tensor
         # The graphs of other replicas' branches and loops are out of reach, so the shapes travel.
-        every = self.all_gather(shape_agreement.sizes(shaped)[tf.newaxis], group)
+        every = self.all_gather(sequence.axis_sizes(shaped)[tf.newaxis], group)
         call = f"A collective of {shaped.dtype.name} in a branch, loop or function"
         with tf.control_dependencies(
-            [shape_agreement.check(call, group, tf.unstack(every, len(group)))]
+            [sequence.check_shapes(call, group, tf.unstack(every, len(group)))]
         ):
             return tf.identity(tensor)
 

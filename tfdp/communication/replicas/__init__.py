@@ -34,8 +34,8 @@ where a compiler makes the replicas' own. A strategy of another kind, an engine 
 optimizer implements or wraps the same protocol.
 """
 
-from tfdp.communication.collectives import Value
-from tfdp.communication.replicas import batch_fingerprints, checksums, one_device, unequal_data
+from tfdp.communication.collectives import Value, unequal_data
+from tfdp.communication.replicas import batch_fingerprints, checksums, one_device
 from tfdp.communication.replicas.batch_shard import (
     BatchShard,
     FullBatchShard,
@@ -43,6 +43,7 @@ from tfdp.communication.replicas.batch_shard import (
     TurnBatchShard,
     num_lengths,
     of_replica,
+    place_and_rows,
     rows_of,
 )
 from tfdp.communication.replicas.one_process import OneProcess
@@ -84,6 +85,7 @@ __all__ = [
     "num_lengths",
     "of_replica",
     "one_device",
+    "place_and_rows",
     "processes_of",
     "replicas_of",
     "rows_of",

@@ -1,8 +1,17 @@
-"""The shares of a batch that a step of Keras' trainer is given."""
+"""The shares of a batch that a step of Keras' trainer is given, and how their places travel.
 
+TensorFlow's iterators over GPUs copy all parts of an element into their memory. To read a number
+there the host waits until the GPU has done all that it was given, and gives it nothing meanwhile.
+The host knows a tensor's shape wherever the tensor lies: there a place is the shape of a tensor
+without elements.
+"""
+
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
+
+from tfdp.base.batch_shards import share_place
 
 
 class KnownLengths(tf.experimental.ExtensionType):
@@ -45,6 +54,28 @@ class TurnBatchShard(BatchShard):
     """
 
 
+def place_and_rows(
+    size: tf.Tensor, num_replicas: int, rank: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns a share's place in its batch, and the rows to take; an empty share takes the first.
+
+    Args:
+      size: The number of examples of the batch, int64.
+      num_replicas: The number of replicas in all processes.
+      rank: The rank of the share, int64.
+
+    Returns:
+      `shares.share_place`, int64 (4); the first row, and the row after the last.
+
+    >>> place_and_rows(tf.constant(1, tf.int64), 2, tf.constant(1, tf.int64))[0].numpy().tolist()
+    [1, 0, 1, 1]
+    """
+    place = tf.stack(share_place(size, num_replicas, rank))
+    _, count, start, _ = tf.unstack(place)
+    first = tf.where(count > 0, start, 0)
+    return place, first, first + tf.where(count > 0, count, tf.minimum(size, 1))
+
+
 def rows_of(leaf: object) -> tf.Tensor:
     """Returns the number of rows of an array, or of a dense, ragged or sparse tensor; int64."""
     if isinstance(leaf, tf.RaggedTensor):
@@ -66,3 +97,54 @@ def num_lengths(known: object) -> int:
 def of_replica(index: int, value: tf.Tensor | tf.distribute.DistributedValues) -> tf.Tensor:
     """Returns what a local replica has of a distributed value; of another one all have it whole."""
     return value.values[index] if isinstance(value, tf.distribute.DistributedValues) else value
+
+
+# TensorFlow's most axes of a tensor; each number takes two, of 32 bits, and one more is empty.
+_MOST_AXES = 254
+
+
+def need_shapes(devices: Sequence[str]) -> bool:
+    """Returns whether some replicas' devices have a memory that the host cannot just read."""
+    return {tf.DeviceSpec.from_string(device).device_type for device in devices} != {"CPU"}
+
+
+def told_by_shapes(shares: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns a dataset of the parts of `BatchShard`s in which a shape tells the place.
+
+    Numbers of which a shape would have too many axes stay as they are: over 126 of them.
+    """
+
+    @tf.autograph.experimental.do_not_convert
+    def tell(rows: object, place: tf.Tensor, *known: object) -> tuple[object, ...]:
+        return rows, _shaped(place), *known
+
+    return shares.map(tell)
+
+
+def _shaped(numbers: tf.Tensor) -> tf.Tensor:
+    (count,) = numbers.shape
+    if count is None or 1 + 2 * count > _MOST_AXES:
+        return numbers
+    halves = tf.reshape(tf.cast(tf.bitcast(numbers, tf.uint32), tf.int64), [-1])
+    shape = tf.concat([[0], halves], 0)
+    return tf.ensure_shape(tf.zeros(shape, tf.bool), [0] + [None] * (2 * count))
+
+
+def read_place(told: tf.Tensor | tf.TensorSpec) -> tf.Tensor | tf.TensorSpec:
+    """Returns the numbers, int64, that a tensor's shape tells, or the spec of them.
+
+    It must be asked for on the device that the tensor is on. To another one it would be copied,
+    though it is empty.
+
+    Args:
+      told: What `told_by_shapes` gave, or numbers, or their spec.
+    """
+    if told.dtype != tf.bool:
+        return told
+    count = (told.shape.rank - 1) // 2
+    if isinstance(told, tf.TypeSpec):
+        return tf.TensorSpec([count], tf.int64)
+    sizes = tf.raw_ops.Shape(input=told, out_type=tf.int64)
+    with tf.device("CPU:0"):
+        halves = tf.reshape(tf.cast(sizes[1:], tf.uint32), [count, 2])
+        return tf.bitcast(halves, tf.int64)

@@ -15,11 +15,13 @@ class TracedProgram(NamedTuple):
       is_traced: Whether it traces a program as on one device.
       sizes_are_fixed: Whether all sizes in it are known, where one device's trace knows fewer.
       moments_are_per_replica: Whether plain batch normalization in it is by each replica's moments.
+      normalizing: What a layer that normalizes so has told of its call, while it is called.
     """
 
     is_traced: bool = False
     sizes_are_fixed: bool = False
     moments_are_per_replica: bool = False
+    normalizing: object = None
 
 
 _NONE = TracedProgram()
@@ -47,6 +49,13 @@ def traced(**known: bool) -> Iterator[None]:
     (True, True)
     """
     with _as(program()._replace(is_traced=True, **known)):
+        yield
+
+
+@contextlib.contextmanager
+def normalizing(call: object) -> Iterator[None]:
+    """Tells, within the context, of the call of a layer as `TracedProgram.normalizing`."""
+    with _as(program()._replace(normalizing=call)):
         yield
 
 

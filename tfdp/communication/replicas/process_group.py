@@ -160,7 +160,10 @@ class ProcessGroup(Protocol):
         """Returns the error of another process; None if none is told `within_seconds`."""
 
     def explained(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a context that raises another process' error in place of TensorFlow's own."""
+        """Returns a context that raises another process' error in place of TensorFlow's own.
+
+        It raises RankMismatchError where a graph finds that processes were given other data.
+        """
 
     # ---- starting and tracing alike
 

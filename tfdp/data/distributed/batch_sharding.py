@@ -15,10 +15,10 @@ from tfdp.communication.replicas import (
     KnownLengths,
     batch_fingerprints,
     num_lengths,
+    place_and_rows,
     rows_of,
 )
 from tfdp.data.distributed._tensorflow import compute_batch_size, multi_device_iterator_ops
-from tfdp.data.stream_shares import place_and_rows
 
 
 @functools.cache

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.data.distributed import counts_in_shapes
+from tfdp.communication.replicas import batch_shard
 from tfdp.data.distributed._tensorflow import DistributedDataset, DistributedDatasetSpec
 from tfdp.data.distributed.batch_check import BatchCheck
 from tfdp.data.distributed.shard_iterator import (
@@ -89,8 +89,8 @@ class ShardDataset(DistributedDataset):
             counter = feed.tally
         elif extended.in_cluster:
             counter = BatchCheck.of(*shares.element_spec[1:])
-        if extended.num_replicas > 1 and counts_in_shapes.needed_by(extended.worker_devices):
-            shares = counts_in_shapes.told_by_shapes(shares)
+        if extended.num_replicas > 1 and batch_shard.need_shapes(extended.worker_devices):
+            shares = batch_shard.told_by_shapes(shares)
         if feed is not None:
             shares = tf.data.Dataset.zip(Counted(shares))
         shares, options = read_by_one_iterator(shares, input_workers, options)

@@ -14,18 +14,17 @@ from typing import Any, NamedTuple, Self
 
 import tensorflow as tf
 
-from tfdp.communication.replicas import BatchShard, FullBatchShard, unequal_data
+from tfdp.communication.replicas import BatchShard, FullBatchShard, batch_shard, unequal_data
 from tfdp.data.counting import explained
-from tfdp.data.distributed import batch_sharding, counts_in_shapes
+from tfdp.data.distributed import batch_sharding
 from tfdp.data.distributed._tensorflow import (
     DistributedIterator,
     DistributedIteratorSpec,
     regroup,
 )
 from tfdp.data.distributed.batch_check import BatchCheck
-from tfdp.data.distributed.fetching import BROKEN, Fetching
 from tfdp.data.feed import AbstractFeed
-from tfdp.data.tally import HANDLE_SPEC, Clock, Tally
+from tfdp.data.tally import BROKEN, HANDLE_SPEC, Clock, Fetching, Tally
 
 _BROKEN = (
     "The replicas must get the shares of one batch, but these shares belong to several: " + BROKEN
@@ -278,7 +277,7 @@ class ShardIterator(DistributedIterator):
         rows_spec = element_of(self._element_spec)[0]
         kind = FullBatchShard if batch_sharding.are_even(rows_spec) else BatchShard
         rows, place, *known = element
-        return kind(rows, batch_sharding.of_each_replica(counts_in_shapes.read, place), *known)
+        return kind(rows, batch_sharding.of_each_replica(batch_shard.read_place, place), *known)
 
 
 class ShardIteratorSpec(DistributedIteratorSpec):

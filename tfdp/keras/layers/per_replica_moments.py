@@ -3,7 +3,6 @@
 Moving statistics take the mean of the replicas' moments by their examples.
 """
 
-import contextvars
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +24,10 @@ class _Normalizing:
     moments: tuple[tf.Tensor, tf.Tensor] | None = None
 
 
-_CALL: contextvars.ContextVar[_Normalizing | None] = contextvars.ContextVar("a call", default=None)
+def _current() -> _Normalizing | None:
+    """Returns the call of a layer that is traced."""
+    found = one_device.program().normalizing
+    return found if isinstance(found, _Normalizing) else None
 
 
 def is_plain(layer: keras.Layer) -> bool:
@@ -53,16 +55,13 @@ def call(
             return original(self, inputs, training=training, mask=mask)
     region = PerReplicaRegion(tf.convert_to_tensor(inputs))
     mask = None if mask is None else region.rows_in(mask)
-    token = _CALL.set(_Normalizing(region))
-    try:
+    with one_device.normalizing(_Normalizing(region)):
         return original(self, region.rows, training=training, mask=mask)
-    finally:
-        _CALL.reset(token)
 
 
 def means_of(moments: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns what the layer is given for the moments that it computed: means by examples."""
-    normalizing = _CALL.get()
+    normalizing = _current()
     if normalizing is None:
         return moments
     normalizing.moments = moments
@@ -82,7 +81,7 @@ def batch_normalization(
     epsilon: float = 1e-3,
 ) -> Any:
     """Normalizes by the replica's own moments in a layer that has computed them."""
-    normalizing = _CALL.get()
+    normalizing = _current()
     if normalizing is None or normalizing.moments is None:
         return original(x, mean, variance, axis, offset, scale, epsilon)
     region = normalizing.region

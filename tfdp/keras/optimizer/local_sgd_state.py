@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.callbacks.checkpoint.model_variables import tensorflows
-from tfdp.communication.collectives import summable
+from tfdp.communication.collectives import payloads
 from tfdp.communication.replicas import replicas_of
 from tfdp.keras._keras import BaseOptimizer, strategy_of_optimizer, variables_of_optimizer
 from tfdp.keras.divergent_variables import apart_of, check_round_ended
@@ -97,7 +97,7 @@ def _fragments(variables: Sequence[Any], synchronization: Synchronization) -> li
 
 
 def _copy(variable: Any) -> keras.Variable:
-    dtype = summable.precise(variable.dtype)
+    dtype = payloads.precise(variable.dtype)
     return keras.Variable(
         tf.zeros(variable.shape, dtype), dtype=dtype.name, name="at_beginning_of_round"
     )

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfdp.base import recording
 from tfdp.callbacks.checkpoint.model_variables import tensorflows
-from tfdp.communication.collectives import summable
+from tfdp.communication.collectives import payloads
 from tfdp.compression.exchange import exchange_between
 from tfdp.keras._keras import BaseOptimizer, variables_of_optimizer
 from tfdp.keras.optimizer import compressed_updates
@@ -103,7 +103,7 @@ def _fragment(optimizer: BaseOptimizer, number: int) -> tuple[list[Any], list[ke
 def _values(variables: Sequence[Any]) -> list[tf.Tensor]:
     """Returns the replica's own values, in float32 at least."""
     values = [tf.convert_to_tensor(tensorflows(variable)) for variable in variables]
-    return [tf.cast(value, summable.precise(value.dtype)) for value in values]
+    return [tf.cast(value, payloads.precise(value.dtype)) for value in values]
 
 
 def _assign(variables: Sequence[Any], values: Sequence[tf.Tensor]) -> None:

@@ -147,7 +147,7 @@ def apply(
         return run_updates.of_one_replica(self, grads, variables, run)
     if step is not None:
         return _of_replicas(step, self, grads, variables, run)
-    run_updates.build(self, variables)
+    update_protocol.build(self, variables)
     with update_protocol.updated(self, grads, variables) as is_outermost:
         if not is_outermost:
             return original(self, grads, *args, **kwargs)

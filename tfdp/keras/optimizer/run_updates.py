@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from tfdp.communication.replicas import OfPartials, Value, sharder_of
@@ -62,7 +61,7 @@ class SummedUpdates:
         Raises:
           RuntimeError: The replicas' updates differ.
         """
-        build(optimizer, variables)
+        update_protocol.build(optimizer, variables)
         flat = _Flat(_with_whole_rows(step, grads))
         keys = [key_of_variable(optimizer, variable) for variable in variables]
         kind = (id(optimizer), tuple(keys), *flat.kind)
@@ -98,7 +97,7 @@ def of_one_replica(
       What the optimizer returns.
     """
     strategy: Any = strategy_of_optimizer(optimizer)
-    build(optimizer, variables)
+    update_protocol.build(optimizer, variables)
     if _OUTSIDE not in strategy.adapter_state.warned_about:
         strategy.adapter_state.warned_about.add(_OUTSIDE)
         if strategy.rank == 0 and strategy.extended.num_replicas > 1:
@@ -118,15 +117,6 @@ def of_one_replica(
             return run(own)
 
     return _kept(strategy, optimizer, variables, kind, flat, alone).on_one(flat.tensors)
-
-
-def build(optimizer: BaseOptimizer, variables: Sequence[Any]) -> None:
-    """Builds an optimizer, if it is not built, with the names that its first update gives."""
-    if optimizer.built:
-        return
-    with keras.name_scope(optimizer.name):
-        optimizer.build(list(variables))
-    optimizer.built = True
 
 
 def _eagerly(

@@ -11,6 +11,8 @@ import contextvars
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import keras
+
 from tfdp.communication.replicas import Value, replicas_of
 from tfdp.keras import step_recording
 from tfdp.keras._keras import BaseOptimizer, LossScaleOptimizer, strategy_of_optimizer
@@ -178,3 +180,12 @@ def check_range(compression: Any, optimizer: BaseOptimizer) -> None:
             'numbers. Use compression=tfdp.compression.Cast("bfloat16"), or no '
             "gradient_accumulation_steps."
         )
+
+
+def build(optimizer: BaseOptimizer, variables: Sequence[Any]) -> None:
+    """Builds an optimizer, if it is not built, with the names that its first update gives."""
+    if optimizer.built:
+        return
+    with keras.name_scope(optimizer.name):
+        optimizer.build(list(variables))
+    optimizer.built = True

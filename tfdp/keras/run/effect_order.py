@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.base.hooks import put
-from tfdp.communication.engines.capturing import is_token
+from tfdp.communication.engines.sequence import is_token
 from tfdp.keras._tensorflow import (
     add_control_input,
     control_flow_context,

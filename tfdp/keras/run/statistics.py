@@ -1,4 +1,4 @@
-"""Writes of replicas into a model's variables in `strategy.run`, which become one value.
+"""Variables that replicas make and write in `strategy.run`: what they write becomes one value.
 
 - "sum": what each replica adds is added up.
 - "mean": the variable becomes the mean of the replicas' values.
@@ -15,8 +15,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.base.hooks import hook
-from tfdp.communication.collectives import summable
-from tfdp.keras._keras import KerasVariable, Variable
+from tfdp.communication.collectives import payloads
+from tfdp.keras._keras import KerasVariable, Variable, value_of_variable
 from tfdp.keras.replica_step import Phase, ReplicaStep, current
 
 _DECLARED = ("sum", "mean")
@@ -37,6 +37,12 @@ def assign_sub(original: Callable[..., Any], self: Variable, value: Any) -> Any:
 @hook(Variable, "_direct_assign")
 def direct_assign(original: Callable[..., Any], self: Variable, value: Any) -> Any:
     """Writes what all replicas write together; an optimizer's writes are alike everywhere."""
+    if tf.executing_eagerly():
+        variable = value_of_variable(self)
+        if variable.synchronization == tf.VariableSynchronization.ON_READ:
+            # What would be read, of all replicas, is what Keras does not use.
+            variable.assign(tf.cast(value, variable.dtype), read_value=False)
+            return None
     step = current()
     if step is None or _has_shares(self):
         return original(self, value)
@@ -95,7 +101,7 @@ def _summed_as(dtype: tf.DType) -> tf.DType:
         )
     if dtype.is_integer or dtype.is_bool:
         return tf.int32 if dtype.size < 4 or dtype == tf.int32 else tf.int64
-    return summable.precise(dtype)
+    return payloads.precise(dtype)
 
 
 def _added(original: Callable[..., Any], variable: Variable, value: Any) -> Any:
@@ -117,9 +123,19 @@ def _together(step: ReplicaStep, variable: Variable, value: tf.Tensor) -> tf.Ten
     """Returns the sum, or the mean, of what the replicas add."""
     if variable.aggregation == "sum":
         return step.sum([value])[0]
-    (total,) = step.sum([tf.cast(value, summable.precise(value.dtype))])
+    (total,) = step.sum([tf.cast(value, payloads.precise(value.dtype))])
     return tf.cast(total / tf.cast(step.num_replicas, total.dtype), value.dtype)
 
 
 def _has_shares(variable: Variable) -> bool:
     return bool(variable.value.synchronization == tf.VariableSynchronization.ON_READ)
+
+
+@hook(Variable, "_initialize")
+def initialize(original: Callable[..., Any], self: Variable, value: Any) -> None:
+    """Makes a variable for all replicas, in the first one; the others find the layer built."""
+    step = current()
+    if step is None:
+        return original(self, value)
+    with tf.init_scope():
+        return original(self, value)

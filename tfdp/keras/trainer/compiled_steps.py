@@ -4,7 +4,8 @@ Keras' own code loops over epochs and asks for a batch at a time, or `steps_per_
 """
 
 import itertools
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
@@ -14,7 +15,6 @@ import tensorflow as tf
 from tfdp.communication.replicas import CompilesPrograms
 from tfdp.keras import scope_errors
 from tfdp.keras._keras import build_of_shapes
-from tfdp.keras.trainer.meters import Meter
 from tfdp.keras.trainer.partitioned_steps import steps_of
 
 
@@ -166,3 +166,44 @@ def _plain(batch: Any) -> Any:
 
 def _shapes(batch: Any) -> list[Any]:
     return [getattr(leaf, "shape", leaf) for leaf in tf.nest.flatten(batch)]
+
+
+class Meter:
+    """Counts the batches that steps take, which the host hands out one after the other.
+
+    Attributes:
+      steps: The number of batches.
+      examples: The number of their examples: rows of each batch's first array.
+      waited_seconds: How long steps waited for them.
+
+    >>> meter = Meter()
+    >>> _ = list(meter.counted(iter([(tf.ones([4, 2]), tf.ones([4])), (tf.ones([3, 2]),)])))
+    >>> meter.steps, meter.examples
+    (2, 7)
+    """
+
+    def __init__(self) -> None:
+        self.steps = self.examples = 0
+        self.waited_seconds = 0.0
+
+    def counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yields batches, which are counted as they are taken."""
+        while True:
+            began = time.perf_counter()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            finally:
+                self.waited_seconds += time.perf_counter() - began
+            self.steps += 1
+            self.examples += _rows(batch)
+            yield batch
+
+
+def _rows(batch: Any) -> int:
+    whole = getattr(batch, "size", None)  # of one of which this process has its own rows
+    if isinstance(whole, int):
+        return whole
+    sizes: Iterator[Any] = (getattr(leaf, "shape", ()) for leaf in tf.nest.flatten(batch))
+    return next((int(shape[0]) for shape in sizes if len(shape)), 0)

@@ -6,16 +6,24 @@ batches at each epoch.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
 from tfdp.base.hooks import hook
-from tfdp.callbacks import Checkpoint, InputMonitor, Telemetry
+from tfdp.callbacks import Checkpoint
 from tfdp.callbacks.checkpoint.place import AbstractPlace
-from tfdp.communication.replicas import compiler_of, replicas_of, sharder_of
+from tfdp.communication.replicas import (
+    BatchShard,
+    FullBatchShard,
+    TurnBatchShard,
+    compiler_of,
+    replicas_of,
+    sharder_of,
+)
 from tfdp.data.feed import AbstractFeed, call_of_trainer, trainer_knows_feeds
 from tfdp.keras._keras import (
     EpochIterator,
@@ -24,7 +32,7 @@ from tfdp.keras._keras import (
     make_class_weight_map_fn,
     strategy_of_iterator,
 )
-from tfdp.keras.trainer import checkpointing, predict_shapes
+from tfdp.keras._tensorflow import PerReplica, PerReplicaSpec, value_specs
 
 
 class _Call(NamedTuple):
@@ -55,49 +63,6 @@ def callbacks_in(arguments: dict[str, Any]) -> list[Any]:
     return tf.nest.flatten(callbacks) if callbacks else []
 
 
-def arrange(method: str, arguments: dict[str, Any]) -> Checkpoint | None:
-    """Prepares the feeds and callbacks among the arguments of a method of Keras' trainer.
-
-    Feeds for evaluation and prediction are read from their start. In `fit` callbacks that watch
-    the input are told of it, and a fresh feed begins at the epoch at which training begins.
-
-    Args:
-      method: "fit", "evaluate" or "predict".
-      arguments: The method's arguments, by name; changed in place.
-
-    Returns:
-      The callback that keeps checkpoints, for `during`, if there is one.
-    """
-    if method != "fit":
-        if isinstance(arguments["x"], AbstractFeed):
-            arguments["x"] = arguments["x"].from_start()
-        return None
-    if isinstance(arguments["validation_data"], AbstractFeed):
-        arguments["validation_data"] = arguments["validation_data"].from_start()
-    feed = arguments["x"]
-    given_data = [arguments.get(name) for name in ("x", "y", "sample_weight")]
-    given_data = [part for part in given_data if part is not None]
-    given = callbacks_in(arguments)
-    checkpoint = checkpointing.checkpoint_among(given, feed)
-    data = feed if len(given_data) == 1 else tuple(given_data)
-    pipeline = feed if isinstance(feed, AbstractFeed) else None
-    for callback in given:
-        if isinstance(callback, InputMonitor):
-            callback.watch(data, pipeline)
-        elif isinstance(callback, Telemetry):
-            callback.watch(data, pipeline, None if checkpoint is None else checkpoint.place)
-    # It comes last, so that it keeps and restores what the other callbacks have changed.
-    ordered = sorted(given, key=lambda callback: isinstance(callback, Checkpoint))
-    if isinstance(feed, AbstractFeed) and feed.is_fresh:
-        # It comes first, so that the other callbacks see where the feed begins.
-        ordered = [_FirstEpoch(feed, arguments["steps_per_epoch"]), *ordered]
-    if isinstance(arguments["callbacks"], keras.callbacks.CallbackList):
-        given[:] = ordered
-    elif ordered:
-        arguments["callbacks"] = ordered
-    return checkpoint
-
-
 @contextlib.contextmanager
 def during(method: str, model: Any, checkpoint: Checkpoint | None) -> Iterator[None]:
     """Tells the hooks of iterators, within the context, which method of the model makes them.
@@ -105,13 +70,19 @@ def during(method: str, model: Any, checkpoint: Checkpoint | None) -> Iterator[N
     Args:
       method: "fit", "evaluate" or "predict".
       model: The model.
-      checkpoint: What `arrange` returned.
+      checkpoint: What keeps checkpoints, if a callback does.
     """
     own = getattr(type(model), "make_predict_function", None)
     predicts = method == "predict" and own is vars(TensorFlowTrainer)["make_predict_function"]
     call = _Call(predicts, None if checkpoint is None else checkpoint.place)
-    with trainer_knows_feeds(call), checkpointing.closing(checkpoint):
-        yield
+    well = False
+    with trainer_knows_feeds(call):
+        try:
+            yield
+            well = True
+        finally:
+            if checkpoint is not None:
+                checkpoint.close(well)
 
 
 @contextlib.contextmanager
@@ -125,21 +96,6 @@ def explained(arguments: dict[str, Any]) -> Iterator[None]:
             if said is not error:
                 raise said from error
         raise
-
-
-class _FirstEpoch(keras.callbacks.Callback):
-    """A callback that begins a fresh feed at the first epoch: `initial_epoch`, or a backup's."""
-
-    async_safe = True
-
-    def __init__(self, feed: AbstractFeed, steps_per_epoch: int | None) -> None:
-        super().__init__()
-        self._feed = feed
-        self._steps_per_epoch = steps_per_epoch
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        if self._feed.is_fresh and epoch > 0:
-            self._feed.begin_at(epoch, self._steps_per_epoch)
 
 
 @hook(TFEpochIterator, "__init__")
@@ -200,7 +156,7 @@ class _BatchShards:
     def __iter__(self) -> Any:
         iterator = iter(self._dataset)
         for share in sharder_of(self._strategy).cuts(iterator):
-            yield predict_shapes.known_alike(share, iterator.element_spec)
+            yield known_alike(share, iterator.element_spec)
 
 
 @hook(EpochIterator, "_enumerate_iterator")
@@ -212,8 +168,17 @@ def enumerate_iterator(original: Callable[..., Any], self: Any) -> Any:
     feed = getattr(self, "_tfdp_feed", None)
     if feed is not None:
         self._num_batches = feed.batches_left
-    steps = checkpointing.executions(_call().place, original, self)
+    place, given = _call().place, lambda: _length(self)
+    steps = original(self) if place is None else place.executions(original, self, given)
     return _counted(self, feed, steps) if feed is not None and self._tfdp_counts else steps
+
+
+def _length(iterator: Any) -> int | None:
+    """Returns how many batches the next epoch of Keras' iterator takes; None: not known."""
+    left = iterator._num_batches
+    if left and iterator.steps_per_epoch and iterator._current_iterator is not None:
+        left -= iterator._steps_seen  # an iterator goes on where the epoch before has ended
+    return min((n for n in (iterator.steps_per_epoch, left) if n), default=None)
 
 
 def _counted(iterator: Any, feed: AbstractFeed, steps: Iterator[Any]) -> Iterator[Any]:
@@ -245,3 +210,55 @@ def interrupted_warning(original: Callable[..., Any], self: Any) -> None:
         feed.end()
     if feed is None or self.steps_per_epoch:
         original(self)
+
+
+def known_alike(share: Any, element_spec: Any) -> Any:
+    """Returns shares of which a trace does not know their numbers of rows.
+
+    Nor does it know other sizes but those that the data declare where each replica reads its own
+    examples.
+
+    Args:
+      share: A `BatchShard` of all local replicas, or what is no batch.
+      element_spec: The specification of the data.
+    """
+    if not isinstance(share, BatchShard) or isinstance(share, FullBatchShard):
+        return share
+    leaves = tf.nest.flatten(share.rows)
+    declared = (
+        tf.nest.flatten(element_spec)
+        if isinstance(share, TurnBatchShard)
+        else itertools.repeat(None)
+    )
+    found = [_known_alike(leaf, spec) for leaf, spec in zip(leaves, declared, strict=False)]
+    return share._replace(rows=tf.nest.pack_sequence_as(share.rows, found))
+
+
+def _known_alike(leaf: Any, declared: Any) -> Any:
+    if not isinstance(leaf, PerReplica):
+        return leaf
+    specs = [tf.type_spec_from_value(value) for value in leaf.values]
+    if declared is not None:
+        is_of_each = isinstance(declared, PerReplicaSpec)
+        specs = value_specs(declared) if is_of_each else [declared] * len(specs)
+    return _Known(leaf.values, [_of_any_length(spec) for spec in specs])
+
+
+class _Known(PerReplica):
+    """The replicas' shares of a tensor, of which a trace knows what specifications say."""
+
+    def __init__(self, values: Sequence[Any], specs: Sequence[tf.TypeSpec]) -> None:
+        super().__init__(values)
+        self._specs = specs
+
+    def __tf_tracing_type__(self, context: Any) -> Any:
+        return PerReplicaSpec(*self._specs).__tf_tracing_type__(context)
+
+
+def _of_any_length(spec: Any) -> Any:
+    if isinstance(spec, tf.RaggedTensorSpec):
+        shape = [None, *spec.shape[1:]]
+        return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype)
+    if isinstance(spec, (tf.TensorSpec, tf.SparseTensorSpec)) and spec.shape.rank:
+        return type(spec)([None, *spec.shape[1:]], spec.dtype)
+    return spec

@@ -1,19 +1,27 @@
-"""The hooks of `fit`, `evaluate` and `predict`: all ranks start alike, rank 0 shows progress."""
+"""The hooks of `fit`, `evaluate` and `predict`: all ranks start alike, with the same callbacks."""
 
 import inspect
+import logging
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfdp.base.hooks import hook
+from tfdp.callbacks import Checkpoint, InputMonitor, Telemetry
+from tfdp.callbacks.checkpoint.place import PipelinePlace
+from tfdp.callbacks.checkpoint.replayed_place import ReplayedPlace
 from tfdp.communication import collectives
 from tfdp.communication.replicas import is_of_tfdp, processes_of, replicas_of
-from tfdp.keras import rate_check
+from tfdp.compression.exchange import exchange_of
+from tfdp.data.feed import AbstractFeed
+from tfdp.keras import rate_check, scope_errors
 from tfdp.keras._keras import TensorFlowTrainer
-from tfdp.keras.trainer import epoch_rounds, feeding, forgotten_scopes, rank_agreement
+from tfdp.keras.nested_optimizers import optimizers_of
+from tfdp.keras.optimizer import local_sgd_rounds
+from tfdp.keras.trainer import feeding, rank_agreement
 from tfdp.keras.trainer.replica_check import CopiesCompared
 from tfdp.keras.trainer.step_agreement import EpochsCompared
 
@@ -43,7 +51,7 @@ def _run(name: str, original: Callable[..., Any], model: Any, args: Any, kwargs:
         if replicas_of(model.distribute_strategy) is not None:
             rate_check.prepare(model, bound.arguments)
         _watch_epochs(model, bound.arguments)
-    checkpoint = feeding.arrange(name, bound.arguments)
+    checkpoint = _arrange(name, bound.arguments)
     with feeding.explained(bound.arguments), feeding.during(name, model, checkpoint):
         return _run_arranged(name, original, model, bound)
 
@@ -54,7 +62,7 @@ def _watch_epochs(model: Any, arguments: dict[str, Any]) -> None:
     flat = feeding.callbacks_in(arguments)
     first: list[Any] = []
     if replicas_of(model.distribute_strategy) is not None:
-        first = [*epoch_rounds.callbacks_for(model, flat), CopiesCompared()]
+        first = [*_callbacks_of_rounds(model, flat), CopiesCompared()]
     own = [*first, EpochsCompared()]
     kinds = tuple(type(callback) for callback in own)  # of an earlier `fit` with this list
     ordered = [*first, *(each for each in flat if not isinstance(each, kinds)), own[-1]]
@@ -73,10 +81,10 @@ def _run_arranged(
     replicas = replicas_of(model.distribute_strategy)
     within_fit = bound.arguments.get("kwargs", {}).get("_use_cached_eval_dataset")
     if within_fit and replicas is not None:
-        epoch_rounds.end_epoch(model)  # which is validated before its callbacks are called
+        _end_epoch(model)  # which is validated before its callbacks are called
     if not is_of_tfdp(model.distribute_strategy):
         if name == "fit":
-            forgotten_scopes.warn(model)
+            scope_errors.warn_of_forgotten(model)
         return original(*bound.args, **bound.kwargs)
     processes = processes_of(model.distribute_strategy)
     if processes.world_size == 1:  # there is no other rank to compare with
@@ -105,3 +113,159 @@ def _run_arranged(
         bound.arguments["verbose"] = 0
     with processes.explained():
         return original(*bound.args, **bound.kwargs)
+
+
+def _arrange(method: str, arguments: dict[str, Any]) -> Checkpoint | None:
+    """Prepares the feeds and callbacks among the arguments of a method of Keras' trainer.
+
+    Feeds for evaluation and prediction are read from their start. In `fit` callbacks that watch
+    the input are told of it, and a fresh feed begins at the epoch at which training begins.
+
+    Args:
+      method: "fit", "evaluate" or "predict".
+      arguments: The method's arguments, by name; changed in place.
+
+    Returns:
+      The callback that keeps checkpoints, for `feeding.during`, if there is one.
+    """
+    if method != "fit":
+        if isinstance(arguments["x"], AbstractFeed):
+            arguments["x"] = arguments["x"].from_start()
+        return None
+    if isinstance(arguments["validation_data"], AbstractFeed):
+        arguments["validation_data"] = arguments["validation_data"].from_start()
+    feed = arguments["x"]
+    given_data = [arguments.get(name) for name in ("x", "y", "sample_weight")]
+    given_data = [part for part in given_data if part is not None]
+    given = feeding.callbacks_in(arguments)
+    checkpoint = _checkpoint_among(given, feed)
+    data = feed if len(given_data) == 1 else tuple(given_data)
+    pipeline = feed if isinstance(feed, AbstractFeed) else None
+    for callback in given:
+        if isinstance(callback, InputMonitor):
+            callback.watch(data, pipeline)
+        elif isinstance(callback, Telemetry):
+            callback.watch(data, pipeline, None if checkpoint is None else checkpoint.place)
+    # It comes last, so that it keeps and restores what the other callbacks have changed.
+    ordered = sorted(given, key=lambda callback: isinstance(callback, Checkpoint))
+    if isinstance(feed, AbstractFeed) and feed.is_fresh:
+        # It comes first, so that the other callbacks see where the feed begins.
+        ordered = [_FirstEpoch(feed, arguments["steps_per_epoch"]), *ordered]
+    if isinstance(arguments["callbacks"], keras.callbacks.CallbackList):
+        given[:] = ordered
+    elif ordered:
+        arguments["callbacks"] = ordered
+    return checkpoint
+
+
+def _checkpoint_among(callbacks: Sequence[Any], data: Any) -> Checkpoint | None:
+    """Returns the Checkpoint among callbacks, which is told of the data and of the others.
+
+    Args:
+      callbacks: The callbacks of `fit`.
+      data: What `fit` is given as `x`.
+
+    Raises:
+      ValueError: There are two, or one that keeps a training in another way.
+    """
+    keeping = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
+    backups = [c for c in callbacks if isinstance(c, keras.callbacks.BackupAndRestore)]
+    if backups and not keeping:
+        logging.getLogger("tfdp").warning(
+            "BackupAndRestore begins an epoch anew (with `save_freq=N` batches come twice), and "
+            "forgets the seeds of random layers. "
+            "`tfdp.callbacks.Checkpoint(folder, every_steps=1000)` goes on after the last step "
+            "that it has kept, with the same bits."
+        )
+    if len(keeping) + len(backups) > 1 and keeping:
+        kinds = [type(callback).__name__ for callback in (*keeping, *backups)]
+        raise ValueError(
+            f"`fit` must be given one callback at most that goes on with a training, but received "
+            f"{' and '.join(kinds)}: it goes on from one place. Keep one Checkpoint, with more "
+            "files by `keep=`; weights for other uses by `keras.callbacks.ModelCheckpoint`."
+        )
+    if not keeping:
+        return None
+    place = PipelinePlace(data) if isinstance(data, AbstractFeed) else ReplayedPlace(data)
+    keeping[0].watch(place, callbacks)
+    return keeping[0]
+
+
+def _callbacks_of_rounds(model: Any, given: list[Any]) -> list[keras.callbacks.Callback]:
+    """Returns the callback that ends rounds with the epochs of a `fit`; none without rounds.
+
+    It must come before the others, so that they see one set of weights.
+
+    Args:
+      model: The model to be trained, under a strategy of tfdp.
+      given: The callbacks that `fit` is given.
+
+    Raises:
+      ValueError: One of them moves each replica's own averages into its weights.
+    """
+    if exchange_of(model.distribute_strategy).synchronization is None:
+        return []
+    if any(isinstance(each, keras.callbacks.SwapEMAWeights) for each in given):
+        raise ValueError(
+            "Under a `synchronization` each replica has moving averages of its own, which no "
+            "callback may swap in, but `fit` received SwapEMAWeights. Leave it out: with "
+            "`use_ema` the weights with which `fit` ends are the mean of the averages."
+        )
+    return [_Rounds()]
+
+
+def _end_epoch(model: Any) -> None:
+    """Ends the rounds that are open; all processes must call it."""
+    strategy = model.distribute_strategy
+    if exchange_of(strategy).synchronization is not None:
+        local_sgd_rounds.end_rounds(strategy, model)
+
+
+class _Rounds(keras.callbacks.Callback):
+    """A callback that ends rounds with the epoch, and warns of those that never are full."""
+
+    async_safe = True
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Warns of rounds that are longer than an epoch."""
+        strategy = self.model.distribute_strategy
+        synchronization = exchange_of(strategy).synchronization
+        steps = (self.params or {}).get("steps")
+        assert synchronization is not None
+        mixes = synchronization.mixings(strategy.extended.replicas.num_replicas) is not None
+        if not steps or strategy.rank != 0:
+            return
+        told = (
+            "%r mixes less than once an epoch, which has %d updates and ends with the mean of all."
+            if mixes
+            else "A round of %r has more updates than an epoch, which has %d and ends each round: "
+            "replicas synchronize once an epoch."
+        )
+        for one in optimizers_of(self.model):
+            updates = steps // (one.gradient_accumulation_steps or 1)
+            if updates < synchronization.every:
+                logging.getLogger("tfdp").warning(told, synchronization, updates)
+                return
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Makes the moving averages one that Keras has just written into the weights."""
+        local_sgd_rounds.end_averages(self.model)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Ends the rounds that are open."""
+        _end_epoch(self.model)
+
+
+class _FirstEpoch(keras.callbacks.Callback):
+    """A callback that begins a fresh feed at the first epoch: `initial_epoch`, or a backup's."""
+
+    async_safe = True
+
+    def __init__(self, feed: AbstractFeed, steps_per_epoch: int | None) -> None:
+        super().__init__()
+        self._feed = feed
+        self._steps_per_epoch = steps_per_epoch
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if self._feed.is_fresh and epoch > 0:
+            self._feed.begin_at(epoch, self._steps_per_epoch)

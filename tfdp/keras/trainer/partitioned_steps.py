@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfdp.base.recording import Recorder
 from tfdp.communication.engines import are_gpus
-from tfdp.communication.replicas import BatchShard, sharder_of, unequal_data
+from tfdp.communication.replicas import BatchShard, sharder_of
 from tfdp.keras import scope_errors, step_recording
 from tfdp.keras.divergent_variables import check_round_ended
 from tfdp.keras.trainer import step_agreement
@@ -161,9 +161,7 @@ class _Running:
                 f"`steps_per_execution` must stay as it was in `compile`, {self._steps}, but is "
                 f"{self._model.steps_per_execution} now. Call `compile` with another one."
             )
-        processes = self._strategy.extended.processes
-        explained = unequal_data.explained(self._strategy.rank)
-        with processes.explained(), explained, self._any_program.calling():
+        with self._strategy.extended.processes.explained(), self._any_program.calling():
             try:
                 yield
             except tf.errors.OutOfRangeError:

@@ -15,6 +15,7 @@ from tfdp.keras._keras import (
     Trainer,
     distributed_dataset,
     flatten_layers,
+    loss,
     strategy_of_model,
 )
 from tfdp.keras._tensorflow import PerReplicaSpec, value_specs
@@ -115,3 +116,20 @@ def _of_batch(spec: Any, alone: bool) -> Any:
     lengths = [each.shape[0] for each in (first, *others)]
     length = sum(lengths) if alone and None not in lengths else None
     return tf.TensorSpec([length, *first.shape[1:]], first.dtype)
+
+
+@hook(loss, "scale_loss_for_distribution")
+def scale_loss_for_distribution(original: Callable[..., Any], value: Any) -> Any:
+    """Returns a mean loss as it is, in the scope of a strategy of tfdp and outside of replicas."""
+    return value if _is_of_one_device() else original(value)
+
+
+@hook(loss, "unscale_loss_for_distribution")
+def unscale_loss_for_distribution(original: Callable[..., Any], value: Any) -> Any:
+    """Returns a loss for a metric as it is, where it was left so."""
+    return value if _is_of_one_device() else original(value)
+
+
+def _is_of_one_device() -> bool:
+    in_replica = tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
+    return is_of_tfdp(tf.distribute.get_strategy()) and not in_replica

@@ -36,7 +36,7 @@ class Registered:
             for function in self._called:
                 self._register(function, index, self._renamed(index, inlined=False))
         # The functions of the collectives live as long as the program, which holds them.
-        weakref.finalize(self, _remove, self._registered)
+        weakref.finalize(self, remove_functions, self._registered)
 
     def names(self, *, inlined: bool) -> list[str]:
         """Returns the function's name for each local replica.
@@ -67,7 +67,7 @@ class Registered:
 
     def _register(self, function: FunctionDef, index: int, renamed: Mapping[str, str]) -> None:
         copy = on_device(function, self._devices[index], renamed, self._options)
-        context().add_function_def(copy)
+        add_function(copy)
         self._registered.append(copy.signature.name)
 
 
@@ -107,7 +107,13 @@ def host_of(device: str) -> str:
     return spec.replace(device_type="CPU", device_index=0).to_string()
 
 
-def _remove(names: Sequence[str]) -> None:
+def add_function(function: FunctionDef) -> None:
+    """Lets the runtime call a function by its name."""
+    context().add_function_def(function)
+
+
+def remove_functions(names: Sequence[str]) -> None:
+    """Takes functions out of the runtime, of those that are there."""
     for name in names:
         if context().has_function(name):
             context().remove_function(name)

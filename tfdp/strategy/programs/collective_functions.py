@@ -12,9 +12,8 @@ import tensorflow as tf
 
 from tfdp.base import bucketing
 from tfdp.base.sharding import Sharding
-from tfdp.communication.collectives import Reducer, reduce_scatter, text_rows
+from tfdp.communication.collectives import Reducer, reduce_scatter, text_rows, unequal_data
 from tfdp.communication.engines import Engine, Sequences
-from tfdp.communication.replicas import unequal_data
 from tfdp.partition import Collective
 from tfdp.strategy._tensorflow_programs import FunctionDef
 from tfdp.strategy.programs.shared_collectives import (

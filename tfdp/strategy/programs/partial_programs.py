@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.communication.replicas import unequal_data
+from tfdp.communication.collectives import unequal_data
 from tfdp.partition import PARTIAL, REPLICATED
 from tfdp.partition.per_replica_call import outermost
 from tfdp.strategy._tensorflow_programs import stop_recording

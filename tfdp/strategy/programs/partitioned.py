@@ -17,12 +17,12 @@ from tfdp.communication.replicas import BatchShard
 from tfdp.partition import Explanation, ProgramRecord, lines_named
 from tfdp.strategy._tensorflow import regroup
 from tfdp.strategy._tensorflow_programs import could_possibly_record
-from tfdp.strategy.programs import argument_free_effects, graph_options
+from tfdp.strategy.programs import argument_free_effects
 from tfdp.strategy.programs.arguments import Arguments
 from tfdp.strategy.programs.function_outputs import unrecorded
 from tfdp.strategy.programs.one_device_function import AbstractOneDeviceFunction
 from tfdp.strategy.programs.plain_arguments import plain
-from tfdp.strategy.programs.program_call import ProgramCall
+from tfdp.strategy.programs.program_call import ProgramCall, call_options, calling_with
 from tfdp.strategy.programs.program_context import ProgramContext
 from tfdp.strategy.programs.program_trace import ProgramOptions, ProgramTrace
 from tfdp.strategy.programs.row_counts import RowCounts
@@ -67,7 +67,7 @@ class Partitioned(AbstractOneDeviceFunction):
         if not tf.executing_eagerly():
             arguments = Arguments(args, kwargs)
             return self._called_with(self._calls(arguments), arguments)
-        with self._context.explained():
+        with self._context.processes.explained():
             try:
                 return self._called_eagerly(args, kwargs)
             except tf.errors.OpError as error:
@@ -150,11 +150,11 @@ class Partitioned(AbstractOneDeviceFunction):
 
     def calling(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context for calls of graphs that hold the function: optimized as it is."""
-        return graph_options.calling_with(self._graph_options)
+        return calling_with(self._graph_options)
 
     @functools.cached_property
     def _graph_options(self) -> Any:
-        return graph_options.of_program(self._context.devices)
+        return call_options(self._context.devices)
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """Returns what a call with these arguments exchanges between replicas, and why.

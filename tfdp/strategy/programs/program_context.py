@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdp.communication.collectives import Reducer
 from tfdp.communication.engines import Engine, Sequences, TensorFlowEngine
-from tfdp.communication.replicas import Agreement, ProcessGroup, unequal_data
+from tfdp.communication.replicas import Agreement, ProcessGroup
 from tfdp.partition import ReplicaProgram, operations_of, text_of
 from tfdp.strategy.cross_process import CrossProcess
 from tfdp.strategy.programs import reduction_order, tracing
@@ -149,15 +149,6 @@ class ProgramContext:
             moments_are_per_replica=self._strategy.batch_normalization == "per_replica",
         )
         with tracing.outside_of_graphs(), as_on_one_device:
-            yield
-
-    @contextlib.contextmanager
-    def explained(self) -> Iterator[None]:
-        """Raises the errors of processes that fail, or are given other data than others.
-
-        In a cluster what ended a collective is told by the rank that it began on.
-        """
-        with self.processes.explained(), unequal_data.explained(self.processes.rank):
             yield
 
     def _shared_functions(self) -> SharedFunctions | None:

@@ -18,12 +18,8 @@ from tfdp.communication.engines import (
     next_key,
     next_site,
 )
-from tfdp.partition import Collective, on_device
-from tfdp.strategy._tensorflow_programs import (
-    FunctionDef,
-    add_function,
-    remove_functions,
-)
+from tfdp.partition import Collective, add_function, on_device, remove_functions
+from tfdp.strategy._tensorflow_programs import FunctionDef
 
 
 class SharedFunctions:

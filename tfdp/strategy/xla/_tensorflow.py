@@ -36,7 +36,8 @@ from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 # The class of variables that `tf.Variable` makes outside of scopes.
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
-from tfdp.strategy._tensorflow_programs import FunctionDef, add_function, remove_functions
+from tfdp.partition import add_function, remove_functions
+from tfdp.strategy._tensorflow_programs import FunctionDef
 
 __all__ = [
     "FunctionDef",

@@ -7,7 +7,17 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tfdp.strategy.xla._jax import ir, jax, main_of, make_ir_context, stablehlo_module
+import numpy as np
+
+from tfdp.strategy.xla._jax import (
+    ir,
+    jax,
+    main_of,
+    make_ir_context,
+    operations_of,
+    stablehlo,
+    stablehlo_module,
+)
 from tfdp.strategy.xla.alike import inline_cases
 from tfdp.strategy.xla.constraints import constrain
 from tfdp.strategy.xla.draws import speed_up_draws
@@ -15,7 +25,6 @@ from tfdp.strategy.xla.gathers import gather_weights
 from tfdp.strategy.xla.loops import drop_copies_of_invariants
 from tfdp.strategy.xla.mesh_sharding import Layouts
 from tfdp.strategy.xla.precision import Products, raise_precision
-from tfdp.strategy.xla.scatters import shrink_indices
 
 # Names in StableHLO, of functions and of what else is called, and those of its own functions.
 _NAME = re.compile(r'@(?:"[^"]*"|[\w.$-]+)')
@@ -111,3 +120,33 @@ def _shape_and_dtype(kind: Any) -> jax.ShapeDtypeStruct:
     if name not in _DTYPES:
         name = name.replace("ui", "uint") if name.startswith("ui") else name.replace("i", "int")
     return jax.ShapeDtypeStruct(tuple(tensor.shape), jax.numpy.dtype(_DTYPES.get(name, name)))
+
+
+_LARGEST = np.iinfo(np.int32).max
+
+
+def shrink_indices(module: Any) -> None:
+    """Gives the indices of a module's scatters 32 bits.
+
+    What lies outside of the array, which a scatter leaves out, stays outside: indices are clamped
+    to -1 and to the largest number. No array has so many rows.
+    """
+    for operation in operations_of(module, ["stablehlo.scatter"]):
+        _shrink(operation)
+
+
+def _shrink(scatter: Any) -> None:
+    place = (len(scatter.operands) - 1) // 2  # inputs, indices, as many updates as inputs
+    indices = scatter.operands[place]
+    kind = ir.RankedTensorType(indices.type)
+    if str(kind.element_type) != "i64":
+        return
+    small = ir.RankedTensorType.get(kind.shape, ir.IntegerType.get_signless(32))
+    with ir.InsertionPoint(scatter):
+        least, most = _constant(-1), _constant(_LARGEST)
+        scatter.operands[place] = stablehlo.convert(small, stablehlo.clamp(least, indices, most))
+
+
+def _constant(value: int) -> Any:
+    array: Any = np.array(value, np.int64)  # a buffer, as Python's types say from 3.12 on
+    return stablehlo.constant(ir.DenseElementsAttr.get(array))

@@ -6,13 +6,13 @@ The programs of one rank's collective that run at the same time are its strands.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeAlias
 
 import numpy as np
 
 from tfdp.communication.engines.chunked_tensor import slices
-from tfdp.communication.engines.host import aligned_buffers
 from tfdp.communication.engines.host.byte_transport import MOST_SLICES_BETWEEN_HOSTS, Lane, Request
 from tfdp.communication.engines.host.chunked_array import ChunkedArray
 from tfdp.topology import Direct, Exchange, Hierarchical, Schedule
@@ -53,13 +53,13 @@ class HostCollective:
 
 def all_gather(own: np.ndarray, lane: Lane, group: tuple[int, ...]) -> HostCollective:
     """Joins the members' arrays along axis 0, in the order of ranks, by sends to all others."""
-    result = aligned_buffers.empty((len(group) * own.shape[0], *own.shape[1:]), own.dtype)
+    result = aligned((len(group) * own.shape[0], *own.shape[1:]), own.dtype)
     return HostCollective([_gather(own, result.reshape(len(group), -1), lane, group)], result)
 
 
 def all_to_all(own: np.ndarray, lane: Lane, group: tuple[int, ...]) -> HostCollective:
     """Sends row i to member i, and returns the rows that the members send, in their order."""
-    result = aligned_buffers.empty(own.shape, own.dtype)
+    result = aligned(own.shape, own.dtype)
     return HostCollective([_swap_rows(own, result, lane, group)], result)
 
 
@@ -134,7 +134,7 @@ class ExchangePlan:
                     free = not any(_overlap(at, where) for at in busy)
                     place = parts.landing(where, not transfer.reduce) if free else None
                     if place is None:
-                        place = aligned_buffers.empty((where.stop - where.start,), own.dtype)
+                        place = aligned((where.stop - where.start,), own.dtype)
                     arrivals.append((where, place, transfer.reduce))
                     busy.append(where)
                     source = self._rank(transfer.source)
@@ -164,7 +164,7 @@ def _in_slices(
     in_turn: bool = False,
 ) -> HostCollective:
     """Runs a strand for each slice of an array, given the slice, its result and its number."""
-    result = aligned_buffers.empty(own.shape, own.dtype)
+    result = aligned(own.shape, own.dtype)
     source, target = own.reshape(-1), result.reshape(-1)
     strands = [
         strand(source[start:stop], target[start:stop], number)
@@ -215,3 +215,25 @@ def _gather_and_sum(
 
 def _overlap(one: slice, other: slice) -> bool:
     return one.start < other.stop and other.start < one.stop
+
+
+# TensorFlow takes an array that lies at a multiple of this many bytes as a tensor without a copy.
+_ALIGNMENT = 64
+
+# To align an array takes longer than TensorFlow's copy of one below this size.
+_COPIED_BYTES = 2**14
+
+
+def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Returns an array without values that TensorFlow takes without a copy, if it is large.
+
+    >>> aligned((300, 50), np.dtype("float32")).ctypes.data % 64
+    0
+    """
+    size_bytes = math.prod(shape) * dtype.itemsize
+    if size_bytes < _COPIED_BYTES:
+        return np.empty(shape, dtype)
+    memory = np.empty(size_bytes + _ALIGNMENT, np.uint8)
+    # `memory.ctypes` would take longer than all else here.
+    start = -memory.__array_interface__["data"][0] % _ALIGNMENT
+    return memory[start : start + size_bytes].view(dtype).reshape(shape)

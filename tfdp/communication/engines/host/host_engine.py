@@ -11,13 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.communication.engines import sequence
-from tfdp.communication.engines.capturing import as_token, captured
-from tfdp.communication.engines.control_dependencies import run_independently
 from tfdp.communication.engines.engine import Engine, check_can_be_gathered
 from tfdp.communication.engines.host import collective_programs
 from tfdp.communication.engines.host.byte_transport import ByteTransport, Lane, Request
 from tfdp.communication.engines.host.collective_programs import HostCollective
 from tfdp.communication.engines.host.driver import Driver
+from tfdp.communication.engines.sequence import as_token, captured, run_independently
 from tfdp.topology import Exchange, Schedule
 
 _ordinals = itertools.count()

@@ -52,7 +52,7 @@ def test_the_line_of_a_layer_of_the_user_s_and_the_products_are_named(caplog):
     with caplog.at_level(logging.WARNING, "tfdp"):
         model.fit(np.ones([6, 4], "float32"), NUMBERS, verbose=0)
     said = [each for each in lines(caplog) if "products, " in each]
-    assert said and "in test_replicated_operations.py:" in said[0] and ", in call" in said[0]
+    assert said and "in test_program_build.py:" in said[0] and ", in call" in said[0]
     assert "which are divided otherwise" in said[0]
     for each in lines(caplog):
         assert "batch_0" not in each and "rule" not in each and "layout" not in each

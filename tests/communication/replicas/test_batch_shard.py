@@ -7,8 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tfdp
-from tfdp.communication.replicas import KnownLengths
-from tfdp.data.distributed import counts_in_shapes
+from tfdp.communication.replicas import KnownLengths, batch_shard
 
 LARGEST, LEAST = 2**63 - 1, -(2**63)
 
@@ -16,27 +15,27 @@ LARGEST, LEAST = 2**63 - 1, -(2**63)
 @pytest.mark.parametrize("numbers", [[0, 3, 4, 7], [LARGEST, LEAST, -1, 2**32, 5]])
 def test_a_shape_tells_numbers(numbers):
     shares = tf.data.Dataset.from_tensors((tf.ones([2, 3]), tf.constant(numbers, tf.int64)))
-    told = counts_in_shapes.told_by_shapes(shares)
+    told = batch_shard.told_by_shapes(shares)
     ((rows, place),) = told
     assert rows.shape == (2, 3) and tf.size(place) == 0
-    read = counts_in_shapes.read(place)
+    read = batch_shard.read_place(place)
     assert read.numpy().tolist() == numbers
-    spec = counts_in_shapes.read(told.element_spec[1])
+    spec = batch_shard.read_place(told.element_spec[1])
     assert spec.is_compatible_with(read) and spec.shape == read.shape
 
 
 def test_what_is_known_of_lengths_stays_as_it_is():
     place = tf.constant([1, 2, 3, 4, 5, 7], tf.int64)
     shares = tf.data.Dataset.from_tensors((tf.ones([1]), place, KnownLengths((5, -1))))
-    ((_, told, known),) = counts_in_shapes.told_by_shapes(shares)
-    assert counts_in_shapes.read(told).numpy().tolist() == [1, 2, 3, 4, 5, 7]
+    ((_, told, known),) = batch_shard.told_by_shapes(shares)
+    assert batch_shard.read_place(told).numpy().tolist() == [1, 2, 3, 4, 5, 7]
     assert known.lengths == (5, -1)
 
 
 def test_more_numbers_than_a_shape_has_axes_for_stay_numbers():
     numbers = tf.range(127, dtype=tf.int64)
-    ((_, place),) = counts_in_shapes.told_by_shapes(tf.data.Dataset.from_tensors((1, numbers)))
-    np.testing.assert_array_equal(counts_in_shapes.read(place), numbers)
+    ((_, place),) = batch_shard.told_by_shapes(tf.data.Dataset.from_tensors((1, numbers)))
+    np.testing.assert_array_equal(batch_shard.read_place(place), numbers)
 
 
 @pytest.mark.parametrize("steps", [1, 2])
@@ -64,9 +63,9 @@ def test_training_by_them_is_that_of_one_device(feed, steps, monkeypatch):
         told.append(shares)
         return wrapped(shares)
 
-    wrapped = counts_in_shapes.told_by_shapes
-    monkeypatch.setattr(counts_in_shapes, "needed_by", lambda devices: True)
-    monkeypatch.setattr(counts_in_shapes, "told_by_shapes", noted)
+    wrapped = batch_shard.told_by_shapes
+    monkeypatch.setattr(batch_shard, "need_shapes", lambda devices: True)
+    monkeypatch.setattr(batch_shard, "told_by_shapes", noted)
     for weight, one in zip(trained(harness.THREE), expected, strict=True):
         np.testing.assert_allclose(weight, one, rtol=1e-5, atol=1e-6)
     assert told

@@ -4,7 +4,7 @@ import harness
 import tensorflow as tf
 
 from tfdp.strategy._tensorflow_programs import ConfigProto, context
-from tfdp.strategy.programs import graph_options
+from tfdp.strategy.programs import program_call
 
 
 def rewrites(serialized):
@@ -15,12 +15,12 @@ def rewrites(serialized):
 
 def of_program(devices, as_traced=False):
     with harness.graphs_as_traced(as_traced=as_traced):
-        return rewrites(graph_options.of_program(devices).config_proto_serialized)
+        return rewrites(program_call.call_options(devices).config_proto_serialized)
 
 
 def test_on_cpus_a_program_is_rewritten_by_what_gains_there():
     found = of_program(["/device:CPU:0", "/device:CPU:1"])
-    assert tuple(found.optimizers) == graph_options.ON_CPUS
+    assert tuple(found.optimizers) == program_call.ON_CPUS
 
 
 def test_on_accelerators_all_of_grappler_runs():
@@ -36,14 +36,14 @@ def test_what_the_user_chose_stays():
 
 def test_a_call_is_optimized_with_the_options_it_is_made_with():
     with harness.graphs_as_traced(as_traced=False):
-        options = graph_options.of_program(["/device:CPU:0"])
+        options = program_call.call_options(["/device:CPU:0"])
 
     traced = tf.function(lambda x: x + 1).get_concrete_function(tf.constant(1))
 
     @tf.function
     def calling(x):
         before = context().function_call_options
-        with graph_options.calling_with(options):
+        with program_call.calling_with(options):
             found = traced(x)
         assert context().function_call_options is before
         return found

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from tfdp.communication.replicas import unequal_data
+from tfdp.communication.collectives import unequal_data
 
 NAMES = ["x", "batch['a; b']", "batch['c]:] [[1 2']", 'batch["d\\n"]']
 

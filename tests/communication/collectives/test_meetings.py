@@ -6,7 +6,7 @@ import time
 import meeting
 import pytest
 
-from tfdp.communication.collectives.streaming import bring_to_first
+from tfdp.communication.collectives.meetings import bring_to_first
 from tfdp.errors import CollectiveTimeoutError
 
 
