@@ -12,7 +12,6 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.multiprocess, pytest.mark.timeout(620)]
 
 FOLDER = pathlib.Path(__file__).parent
-ONLY_FIRST_CASES = {"TFDP_TESTS_ONLY_FIRST_CASES": "1"}
 
 # What does not depend on where the replicas are, or looks into one process.
 ELSEWHERE = {
@@ -62,7 +61,7 @@ def test_in_two_processes_the_telling_tests_pass():
     files = [each / "in_cluster.py" for each in (strategy, programs)]
     files += named(telling - OF_SUMS)
     options = ["-m", "telling and not exhaustive"]
-    clusters.every_rank_passes(files, options, 2, **ONLY_FIRST_CASES)
+    clusters.every_rank_passes(files, options, 2)
 
 
 @pytest.mark.exhaustive("test_in_two_processes_the_telling_tests_pass")
@@ -71,5 +70,4 @@ def test_in_two_processes_all_tests_pass_that_are_about_processes_or_tell_of_sum
     files = [*named(ABOUT_PROCESSES), *of_sums, FOLDER.parent / "foreign" / "test_programs.py"]
     others = f"(test_programs or {' or '.join(path.stem for path in of_sums)})"
     chosen = f"({others} and telling) or (not {others} and not exhaustive and not telling)"
-    environ = {"TFDP_TESTS_AS_TRACED": "1", **ONLY_FIRST_CASES}
-    clusters.every_rank_passes(files, ["-k", chosen], 2, **environ)
+    clusters.every_rank_passes(files, ["-k", chosen], 2)
