@@ -12,21 +12,7 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.multiprocess, pytest.mark.timeout(620)]
 
 FOLDER = pathlib.Path(__file__).parent
-
-# What does not depend on where the replicas are, or looks into one process.
-ELSEWHERE = {
-    "test_across_processes",
-    "test_bad_input",
-    "test_batch_and_rate",
-    "test_hooks",
-    "test_scopes",
-}
-
-
-def modules():
-    """The promise's test modules."""
-    return [path for path in sorted(FOLDER.glob("test_*.py")) if path.stem not in ELSEWHERE]
-
+OTHERS = sorted({*FOLDER.glob("test_*.py")} - {pathlib.Path(__file__)})
 
 # Modules whose mechanisms add numbers up over replicas, as those of the other telling tests do:
 # across processes `make test` shows the sum once.
@@ -36,6 +22,7 @@ OF_SUMS = {
     "test_losses",
     "test_normalization",
     "test_whole_batch",
+    "test_whole_gradients",
 }
 
 # Modules whose mechanisms depend on where the replicas are: each process reads its own data, writes
@@ -49,14 +36,14 @@ ABOUT_PROCESSES = {
 
 def named(names):
     """The promise's test modules of these names, all of which must be there."""
-    found = [path for path in modules() if path.stem in names]
+    found = [path for path in OTHERS if path.stem in names]
     assert len(found) == len(names)
     return found
 
 
 def test_in_two_processes_the_telling_tests_pass():
     # Each rank reads the modules that it is given, which takes a second for each few of them.
-    telling = {path.stem for path in modules() if "mark.telling" in path.read_text()}
+    telling = {path.stem for path in OTHERS if "mark.telling" in path.read_text()}
     strategy, programs = (FOLDER.parent / name for name in ("strategy", "partition"))
     files = [each / "in_cluster.py" for each in (strategy, programs)]
     files += named(telling - OF_SUMS)
