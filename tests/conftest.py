@@ -25,13 +25,7 @@ os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
 import hypothesis
 import pytest
 import tiers
-from replica_counts import (
-    CLUSTER_REPLICAS,
-    ONLY_FIRST_CASES,
-    REPLICAS,
-    REPLICAS_OF_VARIANTS,
-    count_id,
-)
+from replica_counts import CLUSTER_REPLICAS, REPLICAS, REPLICAS_OF_VARIANTS, count_id
 
 # Where Python finds `sitecustomize`, and what this repository holds beside the package, in what
 # tests start and in pytest's workers.
@@ -128,13 +122,13 @@ def pytest_collection_modifyitems(config, items):
         fixtures = getattr(item, "fixturenames", ())
         if "replicas" in fixtures and item.get_closest_marker("telling") is None:
             item.add_marker(pytest.mark.slow)
-    if ONLY_FIRST_CASES:
+    if CLUSTER_REPLICAS:
         promised = [item for item in items if item.path.parent.name == "keras"]
         kept = [item for item in promised if not tiers.is_exhaustive(item)]
         first = {(item.path, item.originalname): item for item in reversed(kept)}
         left_out = {*promised} - {*first.values()}
         items[:] = [item for item in items if item not in left_out]
-    if not CLUSTER_REPLICAS:
+    else:
         items.sort(key=lambda item: item.get_closest_marker("multiprocess") is None)
 
 

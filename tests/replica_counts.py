@@ -2,8 +2,9 @@
 
 import os
 
-# Set by `tests/keras/test_across_processes.py`: the promise's tests run in every process of
-# a cluster, all with the same strategy.
+# Set by `tests/clusters.py`: the tests run in every process of a cluster, all with the same
+# strategy. Those of `keras` run there in their first case alone: cases differ in what a process
+# does by itself.
 CLUSTER_REPLICAS = int(os.environ.get("TFDP_TESTS_CLUSTER_REPLICAS", "0"))
 
 # "optimizer", "gradients" or "parameters": the promise's tests run with this `shard`.
@@ -12,15 +13,11 @@ SHARD = os.environ.get("TFDP_TESTS_SHARD")
 # "1": what the promise's tests do with a model, such as `fit`, they do in its scope.
 IN_SCOPE = os.environ.get("TFDP_TESTS_IN_SCOPE") == "1"
 
-# Those of `keras` may run there in their first case alone: cases differ in what a process
-# does by itself.
-ONLY_FIRST_CASES = os.environ.get("TFDP_TESTS_ONLY_FIRST_CASES") == "1"
-
 # `make test` and `make check`: two replicas, which cost least, and graphs as they were traced, for
-# TensorFlow's way of rewriting them takes a sixth of a test's time; clusters and scripts run as
-# users' programs do. `make test-all` shows each mechanism on an odd number, which shares nearly
-# every batch unevenly, and in rewritten graphs; its exhaustive variants run as `make test` does.
-# Tests that need a number of their own say so.
+# TensorFlow's way of rewriting them takes a sixth of a test's time; their clusters and scripts run
+# as users' programs do. `make test-all` shows each mechanism on an odd number, which shares nearly
+# every batch unevenly, and in rewritten graphs; its exhaustive variants run as `make test` does,
+# and its clusters in graphs as they were traced. Tests that need a number of their own say so.
 FAST = os.environ.get("TFDP_TESTS_FAST") == "1"
 REPLICAS = CLUSTER_REPLICAS or (2 if FAST else 3)
 REPLICAS_OF_VARIANTS = CLUSTER_REPLICAS or 2
@@ -29,8 +26,7 @@ REPLICAS_OF_VARIANTS = CLUSTER_REPLICAS or 2
 # process. TensorFlow must be the build for GPUs.
 DEVICE = os.environ.get("TFDP_TESTS_DEVICE", "CPU")
 
-# What a cluster runs of exhaustive tests alone runs as they do.
-AS_TRACED = os.environ.get("TFDP_TESTS_AS_TRACED") == "1" or (FAST and not CLUSTER_REPLICAS)
+AS_TRACED = bool(CLUSTER_REPLICAS) != FAST
 
 
 def count_id(replicas):

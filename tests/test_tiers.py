@@ -1,6 +1,7 @@
 """`make test` keeps a case of every mechanism; what it leaves out is a variant."""
 
 import pathlib
+import re
 import subprocess
 import sys
 import types
@@ -74,6 +75,14 @@ def test_each_exhaustive_test_is_in_one_part_and_the_others_are_in_all():
 def test_a_part_that_there_is_not_is_refused(part):
     with pytest.raises(pytest.UsageError, match=f"is {part}; do `make exhaustive PART=1/3`"):
         tiers.in_part([], part)
+
+
+def test_what_notices_a_break_is_where_the_guide_says():
+    guide = (tiers.TESTS.parent / "docs" / "contributing" / "README.md").read_text()
+    named = re.findall(r"`([a-z0-9_/]+\.py)::(test_\w+)`", guide)
+    assert len(named) > 20
+    for file, test in named:
+        assert f"\ndef {test}(" in (tiers.TESTS / file).read_text(), file
 
 
 PURE = (

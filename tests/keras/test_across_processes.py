@@ -12,22 +12,7 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.multiprocess, pytest.mark.timeout(620)]
 
 FOLDER = pathlib.Path(__file__).parent
-ONLY_FIRST_CASES = {"TFDP_TESTS_ONLY_FIRST_CASES": "1"}
-
-# What does not depend on where the replicas are, or looks into one process.
-ELSEWHERE = {
-    "test_across_processes",
-    "test_bad_input",
-    "test_batch_and_rate",
-    "test_hooks",
-    "test_scopes",
-}
-
-
-def modules():
-    """The promise's test modules."""
-    return [path for path in sorted(FOLDER.glob("test_*.py")) if path.stem not in ELSEWHERE]
-
+OTHERS = sorted({*FOLDER.glob("test_*.py")} - {pathlib.Path(__file__)})
 
 # Modules whose mechanisms add numbers up over replicas, as those of the other telling tests do:
 # across processes `make test` shows the sum once.
@@ -37,6 +22,7 @@ OF_SUMS = {
     "test_losses",
     "test_normalization",
     "test_whole_batch",
+    "test_whole_gradients",
 }
 
 # Modules whose mechanisms depend on where the replicas are: each process reads its own data, writes
@@ -50,19 +36,19 @@ ABOUT_PROCESSES = {
 
 def named(names):
     """The promise's test modules of these names, all of which must be there."""
-    found = [path for path in modules() if path.stem in names]
+    found = [path for path in OTHERS if path.stem in names]
     assert len(found) == len(names)
     return found
 
 
 def test_in_two_processes_the_telling_tests_pass():
     # Each rank reads the modules that it is given, which takes a second for each few of them.
-    telling = {path.stem for path in modules() if "mark.telling" in path.read_text()}
+    telling = {path.stem for path in OTHERS if "mark.telling" in path.read_text()}
     strategy, programs = (FOLDER.parent / name for name in ("strategy", "partition"))
     files = [each / "in_cluster.py" for each in (strategy, programs)]
     files += named(telling - OF_SUMS)
     options = ["-m", "telling and not exhaustive"]
-    clusters.every_rank_passes(files, options, 2, **ONLY_FIRST_CASES)
+    clusters.every_rank_passes(files, options, 2)
 
 
 @pytest.mark.exhaustive("test_in_two_processes_the_telling_tests_pass")
@@ -71,5 +57,4 @@ def test_in_two_processes_all_tests_pass_that_are_about_processes_or_tell_of_sum
     files = [*named(ABOUT_PROCESSES), *of_sums, FOLDER.parent / "foreign" / "test_programs.py"]
     others = f"(test_programs or {' or '.join(path.stem for path in of_sums)})"
     chosen = f"({others} and telling) or (not {others} and not exhaustive and not telling)"
-    environ = {"TFDP_TESTS_AS_TRACED": "1", **ONLY_FIRST_CASES}
-    clusters.every_rank_passes(files, ["-k", chosen], 2, **environ)
+    clusters.every_rank_passes(files, ["-k", chosen], 2)

@@ -49,7 +49,7 @@ def test_a_dropped_remainder_trains_as_on_one_device(trains_as_one_device):
     )
 
 
-@pytest.mark.parametrize("batch_size", [4, 8])
+@pytest.mark.parametrize("batch_size", tiers.first_of(4, 8))
 def test_predict_returns_every_row_in_order(batch_size, replicas):
     def build():
         inputs = keras.Input((2,))

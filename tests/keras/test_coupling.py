@@ -214,7 +214,7 @@ USERS = [
 
 @pytest.mark.parametrize(
     "loss",
-    tiers.cases(USERS, [against_the_batch, hardest, looped]),
+    tiers.cases(USERS, [against_the_batch]),
     ids=lambda loss: getattr(loss, "__name__", type(loss).__name__),
 )
 def test_a_loss_of_the_users_own_is_one_devices(loss, trains_as_one_device):

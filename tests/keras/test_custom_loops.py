@@ -276,7 +276,7 @@ def guides_loop(kind="Adam", graph=True):
     return run
 
 
-@pytest.mark.parametrize("where", ["in the scope", "outside"])
+@pytest.mark.parametrize("where", tiers.first_of("outside", "in the scope"))
 @pytest.mark.parametrize(
     ("kind", "graph"),
     tiers.first_of(

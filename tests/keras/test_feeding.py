@@ -329,7 +329,7 @@ def test_the_batch_of_a_pipeline_is_known_to_the_warning_of_the_rate(replicas, c
 
 @pytest.mark.slow
 @harness.in_one_process
-@pytest.mark.parametrize("steps", [None, 3])
+@pytest.mark.parametrize("steps", tiers.first_of(3, None))
 def test_under_a_stock_strategy_each_example_is_trained_once_an_epoch(steps):
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     harness.start_over()

@@ -158,7 +158,7 @@ EXTRA_LOSSES = {
     "add_loss of a Keras loss": adding("a Keras loss"),
     "add_loss of both": adding("both"),
 }
-FAST = {"activity regularizer", "add_loss of both"}
+FAST = {"add_loss of both"}
 
 
 @pytest.mark.parametrize(

@@ -129,9 +129,7 @@ def test_the_step_that_finds_no_batch_left_counts_as_on_one_device(
     trains_as_one_device(build, use, one_device_eagerly=False)
 
 
-@pytest.mark.parametrize(
-    "method", ["fit", "predict", pytest.param("evaluate", marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("method", tiers.first_of("fit", "predict", "evaluate"))
 def test_no_element_is_drawn_only_to_learn_its_shape(method, replicas):
     drawn = []
 

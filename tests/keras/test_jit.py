@@ -48,7 +48,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("kind", tiers.cases(MODELS, ["plain", "synchronized normalization"]))
+@pytest.mark.parametrize("kind", tiers.cases(MODELS, ["synchronized normalization"]))
 def test_a_compiled_step_trains_as_on_one_device(kind, trains_as_one_device):
     x, y = harness.regression_data(21)
 

@@ -72,7 +72,7 @@ GIVES = {
 }
 
 
-@pytest.mark.parametrize("name", tiers.cases(GIVES, ["a loop over rows", "some rows"]))
+@pytest.mark.parametrize("name", tiers.cases(GIVES, ["some rows, through a loop"]))
 def test_rows_of_any_number_train_as_on_one_device(name, trains_as_one_device):
     trains_as_one_device(model_of(lambda: [Of(GIVES[name])]), fit)
 

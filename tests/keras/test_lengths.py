@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 
 X, Y = harness.regression_data(14)
 UNLABELLED, _ = harness.regression_data(40, seed=1)
@@ -42,7 +43,7 @@ def semi_supervised():
 
 
 @pytest.mark.telling
-@pytest.mark.parametrize("drop_remainder", [True, False])
+@pytest.mark.parametrize("drop_remainder", tiers.first_of(False, True))
 def test_each_leaf_is_a_batch_of_its_own_length(drop_remainder, trains_as_one_device):
     table = np.float32([[2.0]])
 

@@ -166,6 +166,7 @@ class WeighsByVariables(keras.Model):
         return self.mean(y, y_pred, sample_weight=self.weight(x)[:, 0])
 
 
+@pytest.mark.exhaustive("test_a_loss_of_any_form_is_the_global_batchs")
 def test_weights_that_depend_on_variables_have_their_gradient(trains_as_one_device):
     x = np.random.default_rng(0).normal(size=(sum(SIZES), 3)).astype("float32")
 
@@ -191,6 +192,7 @@ class Fractions(keras.layers.Layer):
         return ops.clip(x[..., 0], 0.0, 1.0)
 
 
+@pytest.mark.exhaustive("keras/test_batches.py::test_masks_count_as_on_one_device")
 def test_a_mask_of_fractions_counts_as_on_one_device(trains_as_one_device):
     x = np.random.default_rng(0).normal(size=(sum(SIZES), 4, 3)).astype("float32")
 

@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from keras import metrics
 
 
@@ -170,7 +171,7 @@ def fit_eleven(model):
     return harness.fit_arrays(model, *harness.regression_data(11), batch_size=6)
 
 
-@pytest.mark.parametrize("also", [None, tf.reduce_max], ids=["a sum", "a maximum"])
+@pytest.mark.parametrize("also", tiers.first_of(tf.reduce_max, None), ids=["a maximum", "a sum"])
 def test_a_number_of_the_batch_is_told_as_one(also, trains_as_one_device):
     trains_as_one_device(summing(also), fit_eleven)
 
@@ -208,7 +209,7 @@ def total():
     return model
 
 
-@pytest.mark.parametrize("build", [sum_of_errors, total])
+@pytest.mark.parametrize("build", tiers.first_of(sum_of_errors, total))
 def test_a_loss_that_is_a_sum_is_logged_as_one(build, trains_as_one_device):
     def fit_and_evaluate(model):
         history = fit_eleven(model)

@@ -110,7 +110,7 @@ def test_another_number_of_steps_per_execution_must_be_compiled():
         model.fit(X, Y[:, :1], verbose=0)
 
 
-@pytest.mark.parametrize("shard", [None, "optimizer", "parameters"])
+@pytest.mark.parametrize("shard", tiers.first_of("parameters", None, "optimizer"))
 def test_eager_steps_leave_the_same_values_on_all_replicas(shard, caplog):
     def run(strategy):
         keras.utils.set_random_seed(1)

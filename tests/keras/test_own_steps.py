@@ -166,13 +166,7 @@ PROGRAMS = {
 }
 
 
-VARIANTS = {"sparse, clipped by hand", "noise as long as the batch"}
-
-
-@pytest.mark.parametrize(
-    "name",
-    tiers.cases(PROGRAMS, {*PROGRAMS} - VARIANTS),
-)
+@pytest.mark.parametrize("name", tiers.cases(PROGRAMS, ["WGAN-GP"]))
 def test_a_program_trains_as_on_one_device(name, trains_as_one_device):
     model, second = PROGRAMS[name]
 
@@ -224,6 +218,9 @@ def test_an_optimizer_around_others_trains_as_on_one_device(optimizer, trains_as
     )
 
 
+@pytest.mark.exhaustive(
+    "keras/test_fixed_shapes.py::test_a_model_is_built_for_the_batch_and_not_for_a_share"
+)
 def test_static_shapes_train_as_on_one_device(trains_as_one_device):
     """Batches whose size is declared, and noise of their shape."""
 
@@ -247,7 +244,7 @@ def test_static_shapes_train_as_on_one_device(trains_as_one_device):
     trains_as_one_device(lambda: compiled(Static()), use)
 
 
-@pytest.mark.parametrize("takes", ["slopes of inputs", "slopes of weights"])
+@pytest.mark.parametrize("takes", tiers.first_of("slopes of inputs", "slopes of weights"))
 def test_a_tape_inside_a_model_that_is_compiled(takes, trains_as_one_device):
     class Inside(keras.Model):
         def __init__(self):

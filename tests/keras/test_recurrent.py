@@ -61,10 +61,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    tiers.cases(MODELS, ["two layers", "above a layer"]),
-)
+@pytest.mark.parametrize("name", tiers.cases(MODELS, ["above a layer"]))
 def test_each_replica_goes_on_from_its_own_rows(name, trains_as_one_device):
     trains_as_one_device(MODELS[name], use)
 

@@ -44,7 +44,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", tiers.cases(MODELS, ["a block", "dropout"]))
+@pytest.mark.parametrize("name", tiers.cases(MODELS, ["dropout"]))
 def test_it_trains_as_on_one_device(name, trains_as_one_device):
     trains_as_one_device(MODELS[name])
 

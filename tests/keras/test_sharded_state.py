@@ -616,9 +616,10 @@ def windows_of_two(**options):
     "make",
     [
         *tiers.first_of(
-            lambda: scaled(optimizers.SGD(0.1, momentum=0.9, clipnorm=0.3)), windows_of_two
+            lambda: scaled(optimizers.SGD(0.1, momentum=0.9, clipnorm=0.3)),
+            windows_of_two,
+            lambda: optimizers.LossScaleOptimizer(optimizers.SGD(0.1), initial_scale=97.0),
         ),
-        lambda: optimizers.LossScaleOptimizer(optimizers.SGD(0.1), initial_scale=97.0),
     ],
     ids=["under a loss scale", "in windows", "rounded once"],
 )

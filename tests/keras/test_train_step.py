@@ -79,10 +79,9 @@ STEPS = {
     "with raw logs": functools.partial(OwnStep, raw_logs=True),
     "with the compiled loss": OwnStepOfKerasLosses,
 }
-VARIANTS = {"plain", "with a loss scale", "with raw logs"}
 
 
-@pytest.mark.parametrize("kind", tiers.cases(STEPS, {*STEPS} - VARIANTS))
+@pytest.mark.parametrize("kind", tiers.cases(STEPS, ["with the compiled loss"]))
 def test_an_own_train_step_trains_as_on_one_device(kind, trains_as_one_device):
     x, y = harness.regression_data(sum(UNEVEN))
 
@@ -214,6 +213,7 @@ def test_running_eagerly_trains_as_on_one_device(kind, trains_as_one_device):
     trains_as_one_device(build, use)
 
 
+@pytest.mark.exhaustive("test_running_eagerly_trains_as_on_one_device")
 def test_running_eagerly_in_batches_of_one_size_trains_as_on_one_device(trains_as_one_device):
     trains_as_one_device(
         lambda: harness.dense_model(run_eagerly=True),

@@ -3,10 +3,13 @@
 What of it waits for no batch has been done by then: it counts, draws and resets.
 """
 
+import itertools
+
 import harness
 import keras
 import pytest
 import tensorflow as tf
+import tiers
 from replica_counts import DEVICE
 
 X, Y = harness.regression_data(22)
@@ -61,14 +64,27 @@ OPTIMIZERS = {
 }
 
 
+# `make test` runs a case for each pair of settings.
+PAIRS = [
+    ("Adam", keras.Sequential, False, 1),
+    ("Adam", Counting, True, 2),
+    ("accumulating", keras.Sequential, True, 2),
+    ("accumulating", Counting, False, 1),
+    ("loss scale", keras.Sequential, True, 1),
+    ("loss scale", Counting, False, 2),
+]
+
+
 @pytest.mark.skipif(
     DEVICE == "GPU", reason="there what one device has done depends on who is faster, host or GPU"
 )
 @pytest.mark.slow
-@pytest.mark.parametrize("steps", [1, 2])
-@pytest.mark.parametrize("compiles", [False, True])
-@pytest.mark.parametrize("kind", [keras.Sequential, Counting])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("optimizer", "kind", "compiles", "steps"),
+    tiers.cases(
+        itertools.product(OPTIMIZERS, (keras.Sequential, Counting), (False, True), (1, 2)), PAIRS
+    ),
+)
 def test_what_waits_for_no_batch_is_done_at_the_end(
     optimizer, kind, compiles, steps, trains_as_one_device
 ):

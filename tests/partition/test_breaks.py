@@ -49,6 +49,7 @@ def test_every_family_can_be_broken(family):
     assert [what for what, _ in breaks_of(family)]
 
 
+@pytest.mark.exhaustive("test_each_break_changes_one_thing")
 @pytest.mark.multiprocess
 def test_what_stands_in_for_examples_is_noticed_and_what_changes_nothing_is_not():
     telling = {

@@ -19,7 +19,6 @@ CASES = FOLDER / "in_cluster.py"
 PROMISE = FOLDER.parent / "keras"
 
 SHOWN_BY = "keras/test_across_processes.py::test_in_two_processes_the_telling_tests_pass"
-AS_TRACED = {"TFDP_TESTS_AS_TRACED": "1"}
 # Of several devices in each process: numbering, sums, shares, draws. What only processes agree on
 # is the same.
 DEVICES = "numbered or reduce or gather or sum or shares or turn or all_replicas or of_rank_0"
@@ -29,7 +28,7 @@ DEVICES = "numbered or reduce or gather or sum or shares or turn or all_replicas
 def test_processes_of_several_devices_are_one_strategy_and_sum_windows():
     files = [CASES, PROMISE / "test_accumulation.py"]
     options = ["-m", "not exhaustive", "-k", f"test_accumulation or {DEVICES}"]
-    clusters.every_rank_passes(files, options, 2, 2, **AS_TRACED)
+    clusters.every_rank_passes(files, options, 2, 2)
 
 
 @pytest.mark.exhaustive(SHOWN_BY)
@@ -38,7 +37,7 @@ def test_an_odd_number_of_processes_is_one_strategy_and_has_uneven_and_empty_sha
     # What ranks are told of each other, two tell as well; weights and masks go with the shares.
     shares = "test_batches and not exhaustive and (any_sizes or every_row)"
     options = ["-k", f"(in_cluster and not named and not told) or ({shares})"]
-    clusters.every_rank_passes(files, options, 3, **AS_TRACED)
+    clusters.every_rank_passes(files, options, 3)
 
 
 @pytest.mark.exhaustive("cluster/test_mpi.py::test_a_real_mpirun_starts_one_cluster")
@@ -51,4 +50,4 @@ def test_processes_of_mpirun_are_one_strategy():
     # The launcher decides who is which rank; what the ranks then do, it does not know of.
     about = "numbered or resolver or random_states or reduce or gather or writes_files"
     options, launch = ["-m", "not exhaustive", "-k", about], [mpirun, "-n", "2"]
-    clusters.every_rank_passes([CASES], options, 2, launch=launch, **AS_TRACED, **threads)
+    clusters.every_rank_passes([CASES], options, 2, launch=launch, **threads)

@@ -1,6 +1,5 @@
 """`all_reduce` in graphs: within conditionals and loops, of changing shapes, traced again."""
 
-import os
 import random
 import subprocess
 import sys
@@ -12,9 +11,6 @@ import tensorflow as tf
 import tiers
 
 from tfdp.errors import CollectiveMismatchError
-
-# Set in a process that runs one test alone, for what fails in it aborts all later collectives.
-OWN_PROCESS = "TFDP_TESTS_OWN_PROCESS"
 
 SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 
@@ -150,27 +146,33 @@ def test_all_reduce_of_a_shape_that_changes_from_call_to_call(declared, shapes, 
                 np.testing.assert_array_equal(copy, expected)
 
 
-@pytest.mark.skipif(OWN_PROCESS not in os.environ, reason="the next test runs it, by itself")
-@pytest.mark.parametrize(
-    ("around", "declared"),
-    [
-        (lambda fn: fn(), [None]),
-        (lambda fn: tf.function(fn)(), [None, 3]),
-        (lambda fn: tf.function(fn)(), None),
-    ],
-    ids=["alone", "in a function", "of unknown rank"],
-)
-def test_shapes_that_differ_between_replicas_are_named_when_the_step_runs(
-    around, declared, rank, values
-):
+# How a step sums, and what its signature tells of the shape.
+SHAPES_KNOWN_AS_IT_RUNS = {
+    "alone": (lambda fn: fn(), [None]),
+    "in a function": (lambda fn: tf.function(fn)(), [None, 3]),
+    "of unknown rank": (lambda fn: tf.function(fn)(), None),
+}
+
+
+def sum_of_shapes_that_differ(case):
+    """Asserts that the error names both replicas.
+
+    It may cancel a collective that is under way, which aborts all later ones of the process.
+    """
+    around, declared = SHAPES_KNOWN_AS_IT_RUNS[case]
     strategy = harness.strategy(2)
 
     @tf.function(input_signature=[tf.TensorSpec(declared), tf.TensorSpec(declared)])
-    def step(first, second):
-        return strategy.run(lambda: around(lambda: all_reduce(SUM, (first, second)[rank()])))
+    def step(*of_replicas):
+        def replica():
+            context = tf.distribute.get_replica_context()
+            own = of_replicas[tf.get_static_value(context.replica_id_in_sync_group)]
+            return around(lambda: all_reduce(SUM, own))
+
+        return strategy.run(replica)
 
     one, other = (tf.ones([rows, 3] if declared != [None] else [rows]) for rows in (2, 4))
-    for total in values(step(one, one)):
+    for total in step(one, one).values:
         np.testing.assert_array_equal(total, 2.0 * one.numpy())
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"replica 0.*2.*replica 1.*4"):
         step(one, other)
@@ -178,22 +180,17 @@ def test_shapes_that_differ_between_replicas_are_named_when_the_step_runs(
 
 @pytest.mark.multiprocess
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "case", tiers.first_of("alone", "in a function", "of unknown rank"), ids=str
-)
-def test_in_a_process_of_their_own_shapes_that_differ_are_named(case):
-    """The error may cancel a collective that is under way, which aborts all later ones."""
-    name = "test_shapes_that_differ_between_replicas_are_named_when_the_step_runs"
-    alone = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", f"{__file__}::{name}[{case}]"]
+@pytest.mark.parametrize("case", tiers.first_of(*SHAPES_KNOWN_AS_IT_RUNS))
+def test_shapes_that_differ_between_replicas_are_named_when_the_step_runs(case):
+    lines = "import sys, lean; from strategy import test_extended_graphs as tests"
     outcome = subprocess.run(
-        [sys.executable, "-m", "pytest", *alone],
-        env=os.environ | {OWN_PROCESS: "1"},
+        [sys.executable, "-c", f"{lines}; tests.sum_of_shapes_that_differ(sys.argv[1])", case],
+        cwd=tiers.TESTS,
         capture_output=True,
         text=True,
         timeout=300,
     )
-    assert outcome.returncode == 0, outcome.stdout
-    assert "1 passed" in outcome.stdout
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
 
 
 def test_a_shape_that_one_replica_alone_knows_is_refused_while_tracing(rank):

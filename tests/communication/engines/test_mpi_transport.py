@@ -30,7 +30,7 @@ def tfdp_run(*words):
 def test_ranks_under_mpi_are_one_strategy_with_one_thread_for_operations():
     launch = [*tfdp_run("-n", "2"), "--timeout", "500", "--"]
     options = ["-m", "not exhaustive", "-k", f"in_mpi or {FEW}"]
-    environ = {"TF_NUM_INTEROP_THREADS": "1", "TFDP_TESTS_AS_TRACED": "1"}
+    environ = {"TF_NUM_INTEROP_THREADS": "1"}
     clusters.every_rank_passes([IN_MPI, IN_CLUSTER], options, 2, launch=launch, **environ)
 
 

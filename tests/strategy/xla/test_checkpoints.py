@@ -52,19 +52,30 @@ def fitted(strategy, folder, *callbacks):
     return states(model)
 
 
-def test_it_goes_on_with_the_bits_of_one_that_was_never_ended(on_devices, tmp_path):
-    whole = fitted(on_devices(4), tmp_path / "whole")
+@pytest.fixture(scope="module")
+def never_ended(tmp_path_factory):
+    """What a training leaves that goes to its end."""
+    jax = pytest.importorskip("jax")
+    return fitted(tfdp.XLAStrategy(jax.devices()[:4]), tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture
+def ended(on_devices, tmp_path):
+    """The folder of the same training that was ended in its midst."""
     with pytest.raises(KeyboardInterrupt):
-        fitted(on_devices(4), tmp_path / "ended", Ends())
-    for expected, found in zip(whole, fitted(on_devices(4), tmp_path / "ended"), strict=True):
+        fitted(on_devices(4), tmp_path, Ends())
+    return tmp_path
+
+
+def test_it_goes_on_with_the_bits_of_one_that_was_never_ended(on_devices, never_ended, ended):
+    for expected, found in zip(never_ended, fitted(on_devices(4), ended), strict=True):
         np.testing.assert_array_equal(found, expected)
 
 
-def test_on_other_devices_it_goes_on_within_rounding_and_says_so(on_devices, tmp_path, caplog):
-    whole = fitted(on_devices(4), tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        fitted(on_devices(4), tmp_path / "ended", Ends())
-    found = fitted(on_devices(2, shard="parameters"), tmp_path / "ended")
-    for expected, each in zip(whole, found, strict=True):
+def test_on_other_devices_it_goes_on_within_rounding_and_says_so(
+    on_devices, never_ended, ended, caplog
+):
+    found = fitted(on_devices(2, shard="parameters"), ended)
+    for expected, each in zip(never_ended, found, strict=True):
         np.testing.assert_allclose(each, expected, rtol=1e-4, atol=1e-5)
     assert "devices were '4 x cpu' and are '2 x cpu'" in caplog.text

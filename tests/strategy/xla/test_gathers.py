@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from keras import layers
 
 import tfdp
@@ -116,7 +117,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("build", "optimizer"), CASES)
+@pytest.mark.parametrize(
+    ("build", "optimizer"),
+    tiers.cases(CASES, [(recurrent, "lamb"), (unrolled, "clipped"), (of_images, "clipped")]),
+)
 def test_weights_are_those_of_one_device(on_devices, build, optimizer, monkeypatch):
     monkeypatch.setattr(mesh_sharding, "SMALLEST_SHARD", 64)
     strategy = on_devices(8, shard="parameters")

@@ -100,26 +100,45 @@ def test_an_error_of_one_ends_all_within_seconds_and_is_named(how):
     assert f"a mistake in the {place}" in first
 
 
+def kept_by(folder, is_ended=False):
+    """Trains in two processes, of which the last may be told to end; returns what they say."""
+    code = os.EX_TEMPFAIL if is_ended else 0
+    return ended(started("checkpoints_in_processes.py", 2, 2, is_ended, folder), code)
+
+
+def assert_one_training(folder, expected):
+    """Asserts that both processes have the same arrays, and that one of them wrote the files."""
+    for number in range(2):
+        found = dict(np.load(folder / f"{number}.npz"))
+        np.testing.assert_array_equal(found["loaded"], expected["saved"])
+        for name, array in expected.items():
+            np.testing.assert_array_equal(found[name], array, err_msg=name)
+    assert len((folder / "log.csv").read_text().splitlines()) == 1 + 4
+
+
 @pytest.mark.slow
-def test_a_checkpoint_and_files_of_parts_are_those_of_one_training(tmp_path):
-    script = "checkpoints_in_processes.py"
-    whole, cut_off = tmp_path / "whole", tmp_path / "cut off"
-    for folder in (whole, cut_off):
-        folder.mkdir()
-    ended(started(script, 2, 2, False, whole))
-    ended(started(script, 2, 2, True, cut_off), code=os.EX_TEMPFAIL)
-    assert not (cut_off / "end.keras").exists()
-    said, _ = ended(started(script, 2, 2, False, cut_off))
-    assert "The training goes on from" in said
-    expected = dict(np.load(whole / "0.npz"))
-    for folder in (whole, cut_off):
-        for number in range(2):
-            found = dict(np.load(folder / f"{number}.npz"))
-            np.testing.assert_array_equal(found["loaded"], expected["saved"])
-            for name, array in expected.items():
-                np.testing.assert_array_equal(found[name], array, err_msg=name)
-        assert len((folder / "log.csv").read_text().splitlines()) == 1 + 4
-    kept = keras.models.load_model(whole / "end.keras").get_weights()
+def test_files_of_parts_are_those_of_one_training(tmp_path):
+    kept_by(tmp_path)
+    expected = dict(np.load(tmp_path / "0.npz"))
+    assert_one_training(tmp_path, expected)
+    kept = keras.models.load_model(tmp_path / "end.keras").get_weights()
     np.testing.assert_array_equal(
         np.concatenate([each.ravel() for each in kept]), expected["saved"]
     )
+
+
+@pytest.mark.exhaustive(
+    "strategy/xla/test_jax_distributed.py::"
+    "test_a_killed_rank_is_named_and_a_restart_has_the_bits_of_no_end"
+)
+@pytest.mark.slow
+def test_a_checkpoint_of_parts_goes_on_with_the_bits_of_one_training(tmp_path):
+    whole, cut_off = tmp_path / "whole", tmp_path / "cut off"
+    for folder in (whole, cut_off):
+        folder.mkdir()
+    kept_by(whole)
+    kept_by(cut_off, is_ended=True)
+    assert not (cut_off / "end.keras").exists()
+    said, _ = kept_by(cut_off)
+    assert "The training goes on from" in said
+    assert_one_training(cut_off, dict(np.load(whole / "0.npz")))
