@@ -25,7 +25,7 @@ from keras.saving import load_model as load_model_by_name
 from keras.saving import load_weights as load_weights_by_name
 from strategy import test_cross_replica as cross_replica
 from strategy import test_data_parallel_reduce as reductions
-from strategy.programs import test_ragged_arguments as irregular
+from strategy.programs import test_replica_rows as irregular
 
 import tfdp
 from tfdp.base import machine
