@@ -30,6 +30,7 @@ BESIDE = {
     "cluster/launch/places": "how many ranks may run, once a second and in the next attempt",
     "cluster/launch/rank_start": "the numbers and the ports of the attempt's ranks",
     "communication/collectives/ended": "any error of a step",
+    "communication/collectives/unequal_data": "any error of a step",
     "communication/replicas/": "any error of a step",
     "communication/engines/": "counts of collectives, and the engine that is not in use",
     "data/": "the batches, and the contexts that an error of a step leaves",
