@@ -231,3 +231,32 @@ def test_a_reset_writes_the_state_of_all_replicas_and_asks_none_for_it(monkeypat
             mean.total.assign(4.0)
             assert [float(share) for share in shares] == [2.0, 2.0]  # their sum is the state
     assert float(mean.total.value) == 4.0
+
+
+class Examples(metrics.Metric):
+    """A user's metric that counts in whole numbers."""
+
+    def __init__(self, name="examples", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.count = self.add_variable((), "zeros", dtype="int32", name="count")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.count.assign_add(tf.shape(y_true)[0])
+
+    def result(self):
+        return self.count
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+@pytest.mark.parametrize("runs", [lambda function: function, tf.function], ids=["eager", "graph"])
+def test_whole_numbers_that_are_written_outside_of_replicas_are_whole(runs, replicas):
+    with harness.strategy(replicas).scope():
+        metric = Examples()
+    update = runs(lambda rows: metric.update_state(rows, rows))
+    for length in (5, 5, 3):
+        update(tf.ones([length, 1]))
+    assert int(metric.result()) == 13
+    metric.count.assign(7)
+    assert int(metric.result()) == 7
+    metric.reset_state()
+    assert int(metric.result()) == 0

@@ -75,9 +75,8 @@ class CrossReplica(DatasetDistribution):
         return isinstance(value, Mirrored) or (alone and not isinstance(value, DistributedValues))
 
     def _check_has_sum(self, value: Any) -> None:
-        # Of several processes each has a value of its own, as TensorFlow's iterators count on.
-        is_shared = self.processes.world_size == 1 and not isinstance(value, DistributedValues)
-        if self.num_replicas > 1 and (is_shared or isinstance(value, Mirrored)):
+        plain = not isinstance(value, DistributedValues) and len(self.worker_devices) > 1
+        if plain or (isinstance(value, Mirrored) and self.num_replicas > 1):
             raise ValueError(
                 "What is summed over replicas must be a value of each replica, but received a "
                 f"{type(value).__name__} that all of them share. Give each replica its own: let "

@@ -286,6 +286,27 @@ class ReplicaSyncOnReadVariable(_Scalar, SyncOnReadVariable):
         )
         aggregation_of_variable.set(self, aggregation)
 
+    def assign(
+        self,
+        value: Any,
+        use_locking: bool = False,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        """Writes a replica's share; outside of replicas what is read of all is the value."""
+        replica = tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
+        in_shares = self.dtype.is_integer and self.aggregation == tf.VariableAggregation.SUM
+        if replica or not in_shares or get_update_replica_id() is not None or in_save_context():
+            return super().assign(value, use_locking, name, read_value)
+        # TensorFlow gives each copy an equal part, of which integers lose the remainder.
+        first = self.distribute_strategy.extended.first_rank
+        written = []
+        for rank, copy in enumerate(self.values, first):
+            with tf.device(copy.device):
+                share = tf.cast(value, self.dtype)
+                written.append(copy.assign(share if rank == 0 else tf.zeros_like(share)))
+        return self if read_value else tf.group(*written)
+
     def _get_cross_replica(self) -> tf.Tensor:
         known = known_value(self)
         if known is not None:

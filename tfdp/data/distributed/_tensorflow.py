@@ -9,6 +9,9 @@ from tensorflow.python.data.experimental.ops.distribute import compute_batch_siz
 # Makes the iterators that fetch the shares of each device.
 from tensorflow.python.data.ops import multi_device_iterator_ops
 
+# Counts the replicas that have a value left: it sums what each process counts.
+from tensorflow.python.distribute import input_lib
+
 # Puts together the values of one process' replicas.
 from tensorflow.python.distribute.distribute_utils import regroup
 
@@ -40,6 +43,7 @@ __all__ = [
     "compute_batch_size",
     "get_distributed_dataset",
     "get_distributed_datasets_from_function",
+    "input_lib",
     "multi_device_iterator_ops",
     "regroup",
 ]

@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdp.base.hooks import hook
 from tfdp.communication.replicas import ProcessGroup
 from tfdp.data.distributed import batch_sharding, shard_dataset
 from tfdp.data.distributed._tensorflow import (
@@ -12,6 +13,7 @@ from tfdp.data.distributed._tensorflow import (
     MirroredExtended,
     get_distributed_dataset,
     get_distributed_datasets_from_function,
+    input_lib,
     regroup,
 )
 from tfdp.data.distributed.shard_dataset import ShardDataset
@@ -254,6 +256,30 @@ class DatasetDistribution(MirroredExtended):
             {"elements": elements, "number of batches (-1 endless, -2 unknown)": size},
         )
         return size != tf.data.UNKNOWN_CARDINALITY
+
+
+class _SumsOfProcesses:
+    """A strategy that sums a process' number once, and not once for each of its replicas."""
+
+    def __init__(self, strategy: Any) -> None:
+        self.extended = strategy.extended
+        self._strategy = strategy
+
+    def reduce(self, reduce_op: Any, value: tf.Tensor, axis: None) -> Any:
+        """Returns what `strategy.reduce` does, given the number of each process."""
+        others = [tf.zeros_like(value) for _ in self.extended.worker_devices[1:]]
+        return self._strategy.reduce(reduce_op, regroup([value, *others], always_wrap=True), axis)
+
+
+@hook(input_lib, "_calculate_replicas_with_values")
+def replicas_with_values(original: Callable[..., Any], strategy: Any, *args: Any) -> Any:
+    """Counts the replicas that have a value left.
+
+    TensorFlow gives `reduce` a plain tensor of each process, which tfdp's strategies refuse where a
+    process has several replicas: of users' values it does not say whose they are.
+    """
+    of_tfdp = isinstance(strategy.extended, DatasetDistribution)
+    return original(_SumsOfProcesses(strategy) if of_tfdp else strategy, *args)
 
 
 def _are_of_replicas(options: Any) -> bool:
