@@ -26,7 +26,7 @@ BATCH = {"start", "step"}
 GRADIENT = {"update", "sum", "write"}
 
 # The most modules that each may cross.
-MOST_OF_BATCH, MOST_OF_STEP, MOST_OF_GRADIENT = 26, 9, 30
+MOST_OF_BATCH, MOST_OF_STEP, MOST_OF_GRADIENT = 27, 9, 30
 
 # What a thread, or a context of Python's, knows of what it is in the midst of, and why it is no
 # argument: Keras or TensorFlow call in between.
