@@ -47,7 +47,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("tfdp")
 
 # Run by tests in processes of their own; `--doctest-modules` would import them here.
-collect_ignore_glob = ["*/scripts/*"]
+collect_ignore_glob = ["scripts/*", "*/scripts/*"]
 
 
 if CLUSTER_REPLICAS:
