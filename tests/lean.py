@@ -6,7 +6,8 @@ them afterwards.
 
 import sys
 
-NAMES = ("sklearn", "matplotlib")
+# One that is there already stays, with what is imported of it.
+NAMES = [name for name in ("sklearn", "matplotlib") if name not in sys.modules]
 
 sys.modules.update(dict.fromkeys(NAMES))
 
