@@ -131,6 +131,19 @@ def test_a_tape_is_noticed_and_stopped():
             assert not names.could_possibly_record()
 
 
+def test_a_graph_is_told_that_it_reads_a_variable():
+    variable = tf.Variable(1.0)
+
+    @tf.function
+    def function():
+        names.variable_accessed(variable)
+
+    function()
+    with tf.GradientTape() as tape:
+        function()
+    assert [each is variable for each in tape.watched_variables()] == [True]
+
+
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0, 5)])
 def test_a_tensor_tells_its_sizes_as_a_tuple(shape):
     assert names.shape_of(tf.ones(shape)) == shape

@@ -45,6 +45,9 @@ from tensorflow.python.framework.ops import EagerTensor
 # What `lift_to_graph` raises where a value depends on a function's arguments.
 from tensorflow.python.ops.op_selector import UnliftableError
 
+# Says that a graph reads a variable: tapes watch those of a function that is called.
+from tensorflow.python.ops.resource_variable_ops import variable_accessed
+
 # Within the first, variables with copies stand for their first ones, as while a model is saved.
 from tensorflow.python.saved_model.save_context import SaveContext, save_context
 from tensorflow.python.saved_model.save_context import _save_context as saving_state
@@ -92,5 +95,6 @@ __all__ = [
     "saving_state",
     "shape_of",
     "stop_recording",
+    "variable_accessed",
     "variable_creators",
 ]

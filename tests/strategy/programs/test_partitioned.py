@@ -431,6 +431,27 @@ def test_a_gradient_of_variables_from_outside_is_refused_as_well(strategy):
         tape.gradient(loss, weight.values[0])
 
 
+@pytest.mark.parametrize("was_called", [False, True])
+@pytest.mark.parametrize("of", ["weight", "argument", "both"])
+def test_a_gradient_through_a_function_that_no_tape_saw_traced_is_refused(
+    strategy, was_called, of
+):
+    with strategy.scope():
+        weight = tf.Variable(2.0)
+    mean = strategy.partitioned(lambda x: tf.reduce_mean(x) * weight)
+    x = tf.constant(rows(6))
+    if was_called:
+        mean(x)
+    around = tf.function(lambda x: mean(x) + (weight if of == "both" else 0.0), autograph=False)
+    around(x)
+    for _ in range(2):
+        with pytest.raises(GradientError, match="inside of a partitioned function"):
+            with tf.GradientTape() as tape:
+                tape.watch([x] if of == "argument" else [])
+                loss = around(x)
+            tape.gradient(loss, x if of == "argument" else weight)
+
+
 def test_ragged_and_sparse_tensors_are_given_whole(strategy):
     x = np.where(rows(6) > 0, rows(6), 0)
     total = strategy.partitioned(lambda t: tf.sparse.reduce_sum(t, 0))

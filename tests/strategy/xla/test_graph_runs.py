@@ -242,6 +242,15 @@ def test_a_tape_outside_is_told_why_it_cannot_go_back(strategy, total):
         train(X)
 
 
+def test_a_tape_around_a_function_that_it_did_not_see_traced_is_told_as_well(strategy, total):
+    step = tf.function(lambda x: strategy.run(lambda x: tf.reduce_sum(x) * total, args=(x,)))
+    step(X)
+    with pytest.raises(GradientError, match="Move the tape"):
+        with tf.GradientTape() as tape:
+            loss = step(X)
+        tape.gradient(loss, total)
+
+
 @pytest.mark.slow
 def test_one_thread_of_tensorflow_is_enough():
     command = [sys.executable, pathlib.Path(__file__).parent / "scripts/one_thread.py"]

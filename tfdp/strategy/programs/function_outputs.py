@@ -60,17 +60,32 @@ def without_gradient(inputs: Sequence[tf.Tensor], outputs: Sequence[Any]) -> lis
       outputs: Tensors, and other values, which stay as they are.
     """
 
-    def gradient(*_: tf.Tensor) -> Any:
-        raise GradientError(
-            "A gradient must be taken inside of a partitioned function, where it is that of the "
-            "whole batch, but a tape outside goes back through one. Move the tape, and the call of "
-            "its `gradient`, into the function."
-        )
-
     @tf.custom_gradient
     def passed(*tensors: tf.Tensor) -> Any:
-        return [tf.identity(tensor) for tensor in tensors[len(inputs) :]], gradient
+        return [tf.identity(tensor) for tensor in tensors[len(inputs) :]], _refused
 
     tensors = [output for output in outputs if tf.is_tensor(output)]
     marked = iter(passed(*inputs, *tensors) if tensors else ())
     return [next(marked) if tf.is_tensor(output) else output for output in outputs]
+
+
+def marked(output: tf.Tensor) -> tf.Tensor:
+    """Returns an output in a graph, of which a later gradient is told why it cannot be taken.
+
+    No tape needs to record when the graph is made: one may when it is called.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    with graph.gradient_override_map({"Identity": _REFUSED}):
+        return tf.identity(output)
+
+
+_REFUSED = "TfdpPartitionedOutput"
+
+
+@tf.RegisterGradient(_REFUSED)
+def _refused(*_: Any) -> Any:
+    raise GradientError(
+        "A gradient must be taken inside of a partitioned function, where it is that of the "
+        "whole batch, but a tape outside goes back through one. Move the tape, and the call of "
+        "its `gradient`, into the function."
+    )

@@ -66,7 +66,9 @@ class Partitioned(AbstractOneDeviceFunction):
     def _called(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if not tf.executing_eagerly():
             arguments = Arguments(args, kwargs)
-            return self._called_with(self._calls(arguments), arguments)
+            calls = self._calls(arguments)
+            calls.trace.watch()  # tapes around the graph, if there are
+            return self._called_with(calls, arguments)
         with self._context.processes.explained():
             try:
                 return self._called_eagerly(args, kwargs)

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfdp.partition import Registered, Sharded
 from tfdp.strategy._tensorflow_programs import ConfigProto, FunctionCallOptions, context
 from tfdp.strategy.programs.argument_sharding import ArgumentLayouts
+from tfdp.strategy.programs.function_outputs import marked
 from tfdp.strategy.programs.program_build import ProgramBuild
 from tfdp.strategy.programs.program_trace import ProgramTrace
 from tfdp.strategy.programs.replica_rows import ReplicaRows
@@ -147,17 +148,17 @@ class ProgramCall:
         return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
 
     def _shaped(self, output: tf.Tensor, which: int) -> tf.Tensor:
-        """Returns an output with what the trace knows of its shape."""
+        """Returns an output with what the trace knows of its shape, and no gradient."""
         traced = self._trace.source.outputs[which]
+        output = marked(output)
         if traced.dtype in (tf.resource, tf.variant):
-            return tf.identity(output)
+            return output
         shape = traced.shape
         layout = self.program.outputs[which]
         if isinstance(layout, Sharded) and not self.built.joins and shape.rank is not None:
             sizes = shape.as_list()
             sizes[layout.axis] = None
             shape = tf.TensorShape(sizes)
-        output = tf.identity(output)
         output.set_shape(shape)
         return output
 

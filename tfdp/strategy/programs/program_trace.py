@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfdp.base.recording import Recorder
-from tfdp.strategy._tensorflow_programs import container_of_copy
+from tfdp.strategy._tensorflow_programs import container_of_copy, variable_accessed
 from tfdp.strategy.programs import captured
 from tfdp.strategy.programs.function_outputs import FunctionOutputs
 from tfdp.strategy.programs.program_context import ProgramContext
@@ -74,6 +74,11 @@ class ProgramTrace:
                 container = reference() if callable(reference) else None
                 found.append(tf.convert_to_tensor(variable if container is None else container))
         return found
+
+    def watch(self) -> None:
+        """Says to the graph that calls the program that it reads the program's weights."""
+        for variable in self.source.graph.variables:
+            variable_accessed(variable)
 
     def takes(self, shapes: Sequence[tf.TensorShape]) -> bool:
         """Returns whether the traced program takes all tensors of which this much is known."""

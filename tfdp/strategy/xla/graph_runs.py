@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfdp.errors import PartitionError
 from tfdp.strategy.programs import tracing
-from tfdp.strategy.programs.function_outputs import FunctionOutputs, unrecorded
+from tfdp.strategy.programs.function_outputs import FunctionOutputs, marked, unrecorded
 from tfdp.strategy.xla import refusals
 from tfdp.strategy.xla._tensorflow import GraphOrParentsInXlaContext
 from tfdp.strategy.xla.call_arguments import arguments_of
@@ -82,10 +82,10 @@ def _operation(
     handles = [each for each in source.captured_inputs if each.dtype == tf.resource]
     dtypes = [output.dtype for output in source.outputs]
     made = tf.py_function(call, [*given, *handles, _order()], dtypes)
-    outputs = made if dtypes else []
+    outputs = [marked(output) for output in made] if dtypes else []
     for each, output in zip(outputs, source.outputs, strict=True):
         each.set_shape(output.shape)
-    return list(outputs)
+    return outputs
 
 
 def _of_all(
