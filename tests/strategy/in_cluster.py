@@ -1272,6 +1272,21 @@ def test_a_program_for_one_device_is_that_of_all_shares(strategy, board):
         np.testing.assert_allclose(many, one, rtol=0, atol=1e-5 * max(1, np.abs(one).max()))
 
 
+def test_a_program_takes_leaves_that_have_equal_lengths_on_some_ranks_alone(strategy):
+    @strategy.partitioned
+    def step(x, y):
+        return tf.reduce_mean(x, 0), tf.reduce_sum(y * y, 0), tf.shape(x)[0], tf.shape(y)[0]
+
+    count = strategy.num_replicas_in_sync
+    for sizes in [(2 * count, count + 1), (count, count), (count + 1, count), (count, count + 1)]:
+        x, y = (np.arange(1.0, size + 1, dtype=np.float32) for size in sizes)
+        dataset = tf.data.Dataset.from_tensors((x, y))
+        (batch,) = strategy.experimental_distribute_dataset(dataset)
+        found = [np.asarray(each) for each in step(*batch)]
+        np.testing.assert_allclose(found[:2], [x.mean(), (y * y).sum()], rtol=1e-6)
+        assert [int(each) for each in found[2:]] == list(sizes)
+
+
 def test_a_program_takes_the_shares_of_a_distributed_dataset(strategy):
     x = np.random.default_rng(0).normal(size=(3 * 7, 4)).astype("float32")
     dataset = tf.data.Dataset.from_tensor_slices(x).batch(8)

@@ -1,7 +1,9 @@
 """The arguments of a partitioned call: which leaves are sharded, and which shapes traces know."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -172,26 +174,40 @@ class Arguments:
                 self.shapes[index] = spec.shape
         return specs
 
-    def cut(self, num_replicas: int) -> ArgumentSharding:
+    def cut(self, num_replicas: int, of_all: Callable[[_Lengths], _Lengths]) -> ArgumentSharding:
         """Returns how the arguments are cut: each by its first axis, equal lengths together.
 
         One replica takes all as it is: its program is the same for all lengths.
+
+        Args:
+          num_replicas: The number of replicas.
+          of_all: Returns the lengths of all replicas' parts, given those of the local ones, of
+            each argument in parts. Some processes' parts may have equal lengths alone.
         """
         numbers: dict[Any, int] = {}
         batches: list[int | None] = []
-        shortest: int | None = None
-        given = zip(self.parts, self._in_parts, self._regular, strict=True)
+        given = list(zip(self.parts, self._in_parts, self._regular, strict=True))
+        lengths_in_parts = iter(
+            of_all(
+                [
+                    _lengths(parts)
+                    for parts, in_parts, is_regular in given
+                    if in_parts and is_regular and parts[0].shape.rank
+                ]
+            )
+        )
         for parts, in_parts, is_regular in given:
             if not (is_regular and parts[0].shape.rank):
                 batches.append(None)
                 continue
-            lengths = tuple(part.shape[0] for part in parts)
+            lengths = tuple(next(lengths_in_parts) if in_parts else _lengths(parts))
             batches.append(numbers.setdefault((in_parts, lengths), len(numbers)))
-            if None not in lengths:
-                least = min(lengths) * num_replicas if in_parts else lengths[0]
-                shortest = least if shortest is None else min(shortest, least)
         whole = self.lengths_are_known and not any(self._in_parts)
-        may_be_empty = not whole or (shortest is not None and shortest < num_replicas)
+        may_be_empty = not whole or any(
+            parts[0].shape[0] < num_replicas
+            for parts, number in zip(self.parts, batches, strict=True)
+            if number is not None
+        )
         if num_replicas == 1:
             return self._cut(batches, may_be_empty=False).whole()
         return self._cut(batches, may_be_empty)
@@ -223,6 +239,9 @@ class Arguments:
 
 _TENSOR = object()
 
+# Of each of several arguments those of its parts; None: tracing does not know one.
+_Lengths: TypeAlias = list[list[int | None]]
+
 
 class _Parts:
     """The parts of a tensor that the local replicas have; for nests one leaf."""
@@ -234,6 +253,10 @@ class _Parts:
     def are_irregular(self) -> bool:
         """Whether they are ragged or sparse."""
         return isinstance(self.values[0], (tf.RaggedTensor, tf.SparseTensor))
+
+
+def _lengths(parts: Sequence[tf.Tensor]) -> list[int | None]:
+    return [part.shape[0] for part in parts]
 
 
 def _is_tensor(leaf: Any) -> bool:

@@ -173,7 +173,7 @@ class Partitioned(AbstractOneDeviceFunction):
         [('sum', 4, 4)]
         """
         arguments = Arguments(args, kwargs)
-        cut = arguments.cut(self._context.num_replicas)
+        cut = self._context.cut(arguments)
         return self._calls(arguments).by(cut).built.explain(arguments.shapes)
 
     def explain_latest(self) -> Explanation:
@@ -227,10 +227,7 @@ class Partitioned(AbstractOneDeviceFunction):
             return made
 
     def _run(self, calls: TraceCalls, arguments: Arguments, counts: RowCounts | None) -> list[Any]:
-        if counts is None:
-            cut = arguments.cut(self._context.num_replicas)
-        else:
-            cut = arguments.cut_of_shares(counts)
+        cut = self._context.cut(arguments) if counts is None else arguments.cut_of_shares(counts)
         self._latest = calls.by(cut)
         if counts is None:
             return _joined(calls.run(arguments, cut))

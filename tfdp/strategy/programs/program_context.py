@@ -12,6 +12,8 @@ from tfdp.communication.replicas import Agreement, ProcessGroup
 from tfdp.partition import ReplicaProgram, operations_of, text_of
 from tfdp.strategy.cross_process import CrossProcess
 from tfdp.strategy.programs import reduction_order, tracing
+from tfdp.strategy.programs.argument_sharding import ArgumentSharding
+from tfdp.strategy.programs.arguments import Arguments
 from tfdp.strategy.programs.collective_functions import CollectiveFunctions
 from tfdp.strategy.programs.shared_collectives import SharedFunctions
 from tfdp.strategy.strategy_replicas import StrategyReplicas
@@ -124,6 +126,22 @@ class ProgramContext:
         self._agreement.reach_program(texts, name, described)
         self._agreement.reach(sequences, name)
         return int(hashlib.sha256("\n".join(texts).encode()).hexdigest()[:6], 16)
+
+    def cut(self, arguments: Arguments) -> ArgumentSharding:
+        """Returns how the arguments of a call are cut, alike in all processes."""
+
+        def of_all(lengths: list[list[int | None]]) -> list[list[int | None]]:
+            # A graph does not ask: processes trace at different times.
+            alone = self.processes.world_size == 1 or not tf.executing_eagerly()
+            if alone or len(lengths) < 2:
+                return lengths
+            posts = self.processes.all_gather("the rows of a partitioned call's arguments", lengths)
+            if any(len(post.value) != len(lengths) for post in posts):
+                return lengths  # the programs differ, of which an error tells
+            joined = zip(*(post.value for post in posts), strict=True)
+            return [[length for own in parts for length in own] for parts in joined]
+
+        return arguments.cut(self.num_replicas, of_all)
 
     def own(self, numbers: tf.Tensor) -> list[tf.Tensor]:
         """Returns the numbers of the local replicas among those of all."""
