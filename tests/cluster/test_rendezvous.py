@@ -5,9 +5,10 @@ import socket
 import meeting
 import pytest
 
+from tfdp.cluster.admission import LOOPBACK, doorkeeper
 from tfdp.cluster.gathering import Gathering
 from tfdp.cluster.rendezvous import meet
-from tfdp.cluster.spec import Cluster
+from tfdp.cluster.spec import Cluster, port_of
 from tfdp.errors import ClusterError
 
 
@@ -29,6 +30,22 @@ def test_ranks_without_fixed_addresses_choose_ports_of_their_own():
     assert met[0].addresses[0] == described[0].coordinator
     assert len(set(met[0].addresses)) == 3
     assert all(address.startswith("127.0.0.1:") for address in met[0].addresses)
+
+
+@pytest.mark.parametrize("fixed_addresses", [True, False])
+def test_the_port_of_a_rank_is_kept_for_tensorflow_until_it_listens(fixed_addresses):
+    described = meeting.clusters(2, fixed_addresses)
+    met = meeting.on_all(*(lambda c=c: meet(c, {}, meeting.no_difference, 60.0) for c in described))
+    address = ("", port_of(met[1].addresses[1]))
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(address)
+    with socket.create_server(address):  # with REUSEADDR, as TensorFlow's
+        pass
+    doorkeeper(LOOPBACK, address[1]).close()
+    for each in met:
+        each.close_port()
+    with socket.socket() as other:
+        other.bind(address)
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")

@@ -36,10 +36,18 @@ class Meeting:
     Attributes:
       introductions: For each rank what it said of itself.
       connections: On rank 0 the connections to all others, elsewhere the connection to rank 0.
+      port: Elsewhere a socket that keeps the port of this rank's address for TensorFlow, which can
+        listen there beside it; on rank 0 the connections keep it. See `close_port`.
     """
 
     introductions: list[dict[str, Any]]
     connections: Connections
+    port: socket.socket | None = None
+
+    def close_port(self) -> None:
+        """Ends to keep the port: TensorFlow listens there, or never will."""
+        if self.port is not None:
+            self.port.close()
 
     @property
     def addresses(self) -> list[str]:
@@ -82,11 +90,12 @@ def meet(
         has not rank 0's secret, or `compare` gave a reason.
     """
     deadline = time.monotonic() + timeout_seconds
+    address, port = _own_address(cluster)
     own = {
         **introduction,
         "rank": cluster.rank,
         "world_size": cluster.world_size,
-        "address": _own_address(cluster),
+        "address": address,
     }
     connections = Connections()
     try:
@@ -97,28 +106,50 @@ def meet(
         introductions, connections.streams = connections.run(meeting)
     except BaseException:
         connections.close()
+        if port is not None:
+            port.close()
         raise
-    return Meeting(introductions, connections)
+    return Meeting(introductions, connections, port)
 
 
-def _own_address(cluster: Cluster) -> str | None:
-    """Returns the address for TensorFlow's server; ":port" where only rank 0 knows the host."""
+def _own_address(cluster: Cluster) -> tuple[str | None, socket.socket | None]:
+    """Returns the address for TensorFlow's server, and what keeps its port but on rank 0.
+
+    The address is ":port" where only rank 0 knows the host.
+    """
     if cluster.rank == 0:
-        return cluster.coordinator
+        return cluster.coordinator, None
     if cluster.addresses is not None:
         own = cluster.addresses[cluster.rank]
         _listen(cluster, own).close()
-        return own
-    with socket.socket() as free:
-        free.bind(("", 0))
-        return f":{free.getsockname()[1]}"
+        return own, _listen(cluster, own, _kept)
+    port = _kept("", 0)
+    return f":{port.getsockname()[1]}", port
 
 
-def _listen(cluster: Cluster, address: str) -> socket.socket:
+def _kept(_: str, port: int) -> socket.socket:
+    """Returns a socket that has a port, on all interfaces, and does not listen there.
+
+    No other program is given it as a free port then, and no connection begins there. A socket with
+    REUSEADDR, as TensorFlow's and ours have it, can be bound to it and listen.
+    """
+    kept = socket.socket()
+    try:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("", port))
+    except BaseException:
+        kept.close()
+        raise
+    return kept
+
+
+def _listen(
+    cluster: Cluster, address: str, bind: Callable[[str, int], socket.socket] = bound
+) -> socket.socket:
     """Binds the port of `address`."""
     port = port_of(address)
     try:
-        return bound(host_of(address), port)
+        return bind(host_of(address), port)
     except (OSError, OverflowError) as error:
         raise cannot_listen(cluster.rank, port, error, f", as {cluster.source} says") from error
 

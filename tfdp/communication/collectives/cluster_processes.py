@@ -108,6 +108,8 @@ class ClusterProcesses(Meetings):
         except ClusterError as error:
             self.board.close(str(error))
             raise
+        finally:
+            meeting.close_port()
         self.board.on_failure(lambda error: runtime.abort(str(error)))
         self.counters = ProgressCounters()
         self._driver = Driver(on_error=self._tell_if_ranks_differ)

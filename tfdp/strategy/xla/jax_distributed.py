@@ -237,7 +237,9 @@ def _met(
         "GPUs": len(numbers),
     }
     own["gpus"] = gpus.identities(numbers) if numbers else []
-    return meet(found, own, difference, _STARTUP_SECONDS, shared, listener)
+    met = meet(found, own, difference, _STARTUP_SECONDS, shared, listener)
+    met.close_port()  # no server of TensorFlow's listens
+    return met
 
 
 def difference(told: Sequence[Mapping[str, Any]]) -> str | None:
