@@ -15,7 +15,7 @@ TASK = '{"task": {"type": "worker", "index": 1}}'
 # What the scripts of these tests begin with.
 PREAMBLE = """
 import os, sys
-from tfdp.cluster.run_status import tell, told
+from tfdp.cluster.run_status import tell, tell_alive, told
 from tfdp.errors import RankLostError
 folder = os.environ["TFDP_RUN_STATUS"]
 """
@@ -141,6 +141,26 @@ def test_an_error_in_a_process_that_a_rank_has_forked_is_not_the_rank_s(tmp_path
     done = rank(environ, script)
     assert done.returncode == 0
     assert b"ValueError: of a worker" in done.stderr
+    assert told(str(tmp_path), 1) == RankStatus(made=True)
+
+
+def test_a_process_that_a_rank_has_forked_neither_tells_nor_lives_for_it(tmp_path, environ):
+    script = """
+        import threading
+        tell_alive()
+        tell(made=True)
+        before = os.listdir(folder)
+        os.unlink(os.path.join(folder, "rank-1-alive"))
+        child = os.fork()
+        if child == 0:
+            tell_alive()
+            tell(error="of a worker", can_stop=True)
+            os._exit(threading.active_count())
+        assert os.waitpid(child, 0) == (child, 1 << 8)
+        assert set(os.listdir(folder)) == {*before} - {"rank-1-alive"}
+        """
+    done = rank(environ, script)
+    assert (done.returncode, done.stderr) == (0, b"")
     assert told(str(tmp_path), 1) == RankStatus(made=True)
 
 

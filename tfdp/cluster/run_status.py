@@ -35,7 +35,8 @@ _CAUSES = ("error", "lost_rank")  # of a rank's end: the first one that is told 
 _BEAT_SECONDS = 1.0
 _BEATING = "tfdp-alive"  # the thread that tells that this process lives
 
-# The process that has told of its status. Those that it forks have the hook for errors as well.
+# The process that has told of its status. Those that it forks have its hook for errors, and tell
+# nothing.
 _teller: int | None = None
 
 
@@ -64,8 +65,8 @@ def tell(environ: Mapping[str, str] = os.environ, **changes: bool | str | int | 
     """Changes fields of this rank's :class:`RankStatus`.
 
     Of its end the cause counts: the first error, and a rank that was lost before that. From the
-    first call on an error that nothing catches is told of, too. Does nothing outside `tfdp run`.
-    The rank is the task's index in `TF_CONFIG`.
+    first call on an error that nothing catches is told of, too. Does nothing outside `tfdp run`,
+    nor in a process that a rank has forked. The rank is the task's index in `TF_CONFIG`.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -75,11 +76,9 @@ def tell(environ: Mapping[str, str] = os.environ, **changes: bool | str | int | 
     (True, [0, 2])
     """
     path = _own_mark(environ, _STATUS)
-    if path is None:
+    if path is None or _was_forked(environ):
         return
     if environ is os.environ:
-        global _teller
-        _teller = os.getpid()
         hooks.put(sys, "excepthook", _uncaught)
     try:
         # Of all threads and processes of the rank: what it has started is given its environment.
@@ -97,6 +96,15 @@ def tell(environ: Mapping[str, str] = os.environ, **changes: bool | str | int | 
             f"{error}. Make room there; what `tfdp run` says of the end may be wrong.",
             file=sys.stderr,
         )
+
+
+def _was_forked(environ: Mapping[str, str]) -> bool:
+    """Returns whether another process, which forked this one, tells; else this one does."""
+    global _teller
+    if environ is not os.environ:
+        return False
+    _teller = _teller or os.getpid()
+    return _teller != os.getpid()
 
 
 def _change(path: pathlib.Path, changes: Mapping[str, Any]) -> None:
@@ -224,7 +232,9 @@ def tell_alive(environ: Mapping[str, str] = os.environ) -> None:
     (False, None)
     """
     path = _own_mark(environ, _ALIVE)
-    if path is None or any(thread.name == _BEATING for thread in threading.enumerate()):
+    if path is None or _was_forked(environ):
+        return
+    if any(thread.name == _BEATING for thread in threading.enumerate()):
         return
     with contextlib.suppress(OSError):
         path.touch()
