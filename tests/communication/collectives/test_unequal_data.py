@@ -1,9 +1,13 @@
 """What graphs that compare ranks' data say, as it is read again."""
 
+import re
+
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from tfdp.communication.collectives import unequal_data
+from tfdp.errors import RankMismatchError
 
 NAMES = ["x", "batch['a; b']", "batch['c]:] [[1 2']", 'batch["d\\n"]']
 
@@ -22,6 +26,22 @@ def test_the_leaf_that_differs_is_found_by_its_name_whatever_it_is(which):
         compare(tf.constant([first, second], tf.int64))
     found = unequal_data.found_in(raised.value)
     assert found == (NAMES[which], [first[which], second[which]])
+
+
+@pytest.mark.parametrize(
+    ("rates", "said"),
+    [
+        ([0.1, 0.1, 0.05], "0.1 on ranks 0, 1 and 0.05 on rank 2"),
+        ([0.0, -0.0, 0.0], "0.0 on ranks 0, 2 and -0.0 on rank 1"),
+    ],
+)
+def test_learning_rates_that_differ_are_told_by_ranks(rates, said):
+    name = f"{unequal_data.LEARNING_RATE} `adam`"
+    bits = np.asarray(rates, "float32").view("int32")
+    must = f"what the callbacks of `fit` set must be alike on all ranks, but {name} is {said}. Give"
+    refused = pytest.raises(RankMismatchError, match=re.escape(f"Rank 1: {must}"))
+    with refused, unequal_data.explained(1):
+        unequal_data.checks(tf.constant(bits[:, np.newaxis]), [name])
 
 
 def test_another_error_names_no_leaf():

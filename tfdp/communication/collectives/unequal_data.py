@@ -76,10 +76,6 @@ def explained(rank: int) -> Iterator[None]:
         if found is None:
             raise
         said_by = f"Rank {rank}: "
-        if found[0].startswith(LEARNING_RATE):
-            rates = np.asarray(found[1], "int32").view("float32")
-            told = [{found[0]: readable(rate)} for rate in rates]
-            rank_comparison.check(said_by, SET_BY_CALLBACKS, told, FOR_CALLBACKS)
         raise rank_comparison.mismatch(said_by, *_described(*found)) from error
 
 
@@ -94,6 +90,10 @@ def readable(rate: np.float32) -> float:
 
 def _described(name: str, numbers: Sequence[int]) -> tuple[str, str, str]:
     """Returns what must hold, what was found, and what to do."""
+    if name.startswith(LEARNING_RATE):
+        rates = list(map(readable, np.asarray(numbers, "int32").view("float32")))
+        found = f"{name} is {rank_comparison.by_ranks(rates)}"
+        return f"{SET_BY_CALLBACKS} must be alike on all ranks", found, FOR_CALLBACKS
     others = ranks_in_words(rank for rank, each in enumerate(numbers) if each != numbers[0])
     if name == ENDED:
         over = ranks_in_words(rank for rank, is_there in enumerate(numbers) if not is_there)
