@@ -9,9 +9,9 @@ import tensorflow as tf
 # Functions as the runtime knows them.
 from tensorflow.core.framework.function_pb2 import FunctionDef
 
-# By which a `tf.function` takes equal arguments as one, such as methods, which are made as they are
-# asked for.
-from tensorflow.core.function.trace_type.default_types import Literal
+# By which a `tf.function` takes equal arguments as one: the first keeps them alive, as methods that
+# are made as they are asked for, the second does not.
+from tensorflow.core.function.trace_type.default_types import Literal, Weakref
 
 # How the runtime is asked to optimize functions.
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
@@ -81,6 +81,7 @@ __all__ = [
     "SaveOptions",
     "Status",
     "UnliftableError",
+    "Weakref",
     "container_of_copy",
     "context",
     "could_possibly_record",

@@ -433,9 +433,7 @@ def test_a_gradient_of_variables_from_outside_is_refused_as_well(strategy):
 
 @pytest.mark.parametrize("was_called", [False, True])
 @pytest.mark.parametrize("of", ["weight", "argument", "both"])
-def test_a_gradient_through_a_function_that_no_tape_saw_traced_is_refused(
-    strategy, was_called, of
-):
+def test_a_gradient_through_a_function_that_no_tape_saw_traced_is_refused(strategy, was_called, of):
     with strategy.scope():
         weight = tf.Variable(2.0)
     mean = strategy.partitioned(lambda x: tf.reduce_mean(x) * weight)

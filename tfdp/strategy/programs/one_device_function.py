@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfdp.base import tracebacks
 from tfdp.communication.replicas import one_device
-from tfdp.strategy._tensorflow_programs import Literal
+from tfdp.strategy._tensorflow_programs import Literal, Weakref
 
 
 class AbstractOneDeviceFunction(abc.ABC):
@@ -23,7 +23,10 @@ class AbstractOneDeviceFunction(abc.ABC):
 
     Attributes:
       python_function: The function.
+      of_arguments: The names of the methods that take the arguments of a call.
     """
+
+    of_arguments: tuple[str, ...] = ()
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.python_function = function
@@ -57,7 +60,7 @@ class AbstractOneDeviceFunction(abc.ABC):
         return self._called(args, kwargs)
 
     def __tf_tracing_type__(self, context: Any) -> tf.types.experimental.TraceType:
-        return Literal(self)  # a `tf.function` would take the function that this wraps
+        return Weakref(weakref.ref(self))  # a `tf.function` would take what this wraps
 
     @abc.abstractmethod
     def _like(self, function: Callable[..., Any]) -> AbstractOneDeviceFunction:
@@ -99,6 +102,8 @@ class _Method:
         return hash((id(self._owner), self._function))
 
     def __tf_tracing_type__(self, context: Any) -> tf.types.experimental.TraceType:
+        if not self._first:  # the function is this object's alone, and ends with it
+            return self._function.__tf_tracing_type__(context)
         return Literal(self)
 
     @tf.autograph.experimental.do_not_convert
@@ -106,4 +111,12 @@ class _Method:
         return self._function(*self._first, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._function, name)
+        found = getattr(self._function, name)
+        if name not in self._function.of_arguments:
+            return found
+
+        @functools.wraps(found)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            return found(*self._first, *args, **kwargs)
+
+        return method

@@ -41,6 +41,8 @@ class Partitioned(AbstractOneDeviceFunction):
       options: What its programs are asked for.
     """
 
+    of_arguments = ("explain",)
+
     def __init__(
         self,
         context: ProgramContext,

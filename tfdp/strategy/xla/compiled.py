@@ -48,6 +48,8 @@ class Compiled(AbstractOneDeviceFunction):
       function: The function.
     """
 
+    of_arguments = ("ahead",)
+
     def __init__(self, strategy: tf.distribute.Strategy, function: Callable[..., Any]) -> None:
         super().__init__(function)
         self._strategy = strategy
