@@ -229,7 +229,7 @@ def test_a_reset_writes_the_state_of_all_replicas_and_asks_none_for_it(monkeypat
             patched.setattr(type(strategy.extended), "_reduce_to", None)
             mean.reset_state()
             mean.total.assign(4.0)
-            assert [float(share) for share in shares] == [2.0, 2.0]  # their sum is the state
+            assert [float(share) for share in shares] == [4.0, 0.0]  # their sum is the state
     assert float(mean.total.value) == 4.0
 
 

@@ -447,7 +447,7 @@ def test_checkpoints_keep_residuals_and_on_other_replicas_their_sum():
         if replicas == 2:
             np.testing.assert_array_equal(found, saved[name])
         else:
-            np.testing.assert_allclose(found, [found[0]] * replicas)
+            np.testing.assert_array_equal(found[1:], 0)  # the first has it
     # One replica applies what is left, and has no more.
     x, rows, y = data(5)
     fit(other, [(x, rows, y)])

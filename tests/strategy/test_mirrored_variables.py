@@ -277,6 +277,49 @@ def test_shares_are_kept_by_the_replicas_and_read_as_their_sum_outside():
     np.testing.assert_array_equal(variable.read_value(), [3, 3])
 
 
+@pytest.mark.parametrize("execute_in", [lambda f: f, tf.function], ids=["eager", "graph"])
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [("int32", 13), ("float32", 0.7), ("float16", 1e-7), ("complex64", 1 + 0.7j)],
+)
+def test_a_sum_that_is_written_or_restored_outside_is_the_first_replica_s_share(
+    dtype, value, execute_in, tmp_path
+):
+    strategy = harness.strategy(3)
+    with strategy.scope():
+        variable = tf.Variable(
+            tf.zeros([2], dtype),
+            synchronization=SYNCHRONIZATIONS.ON_READ,
+            aggregation=AGGREGATIONS.SUM,
+        )
+    value = np.asarray([value, 0], dtype)
+    shares = [value, 0 * value, 0 * value]
+    execute_in(lambda: variable.assign(value))()
+    np.testing.assert_array_equal(copies(variable), shares)
+    checkpoint = tf.train.Checkpoint(variable=variable)
+    written = checkpoint.write(str(tmp_path / "checkpoint"))
+    variable.assign([1, 1])
+    checkpoint.read(written).assert_consumed()
+    np.testing.assert_array_equal(copies(variable), shares)
+    np.testing.assert_array_equal(variable.read_value(), value)
+
+
+@pytest.mark.parametrize("aggregation", ["MEAN", "ONLY_FIRST_REPLICA"])
+def test_what_is_no_sum_is_written_and_restored_on_all_replicas(aggregation, tmp_path):
+    strategy = harness.strategy(3)
+    with strategy.scope():
+        variable = tf.Variable(
+            0.0, synchronization=SYNCHRONIZATIONS.ON_READ, aggregation=AGGREGATIONS[aggregation]
+        )
+    variable.assign(0.7)
+    np.testing.assert_array_equal(copies(variable), np.full(3, 0.7, "float32"))
+    checkpoint = tf.train.Checkpoint(variable=variable)
+    written = checkpoint.write(str(tmp_path / "checkpoint"))
+    variable.assign(1.0)
+    checkpoint.read(written).assert_consumed()
+    np.testing.assert_array_equal(copies(variable), np.full(3, 0.7, "float32"))
+
+
 # ---- creation, outside writes, slices
 
 

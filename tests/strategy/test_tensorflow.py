@@ -164,6 +164,7 @@ METHODS = {
         "_update_replica": ["self", "update_fn", "value", "kwargs"],
     },
     "SyncOnReadVariable": {
+        "_gather_saveables_for_checkpoint": ["self"],
         "_get_cross_replica": ["self"],
         "assign": ["self", "value", "use_locking", "name", "read_value"],
         "value": ["self"],

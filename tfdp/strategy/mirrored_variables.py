@@ -1,6 +1,7 @@
 """Variables with a copy on every replica, written by each replica for itself."""
 
 import contextlib
+import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -295,17 +296,41 @@ class ReplicaSyncOnReadVariable(_Scalar, SyncOnReadVariable):
     ) -> Any:
         """Writes a replica's share; outside of replicas what is read of all is the value."""
         replica = tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
-        in_shares = self.dtype.is_integer and self.aggregation == tf.VariableAggregation.SUM
-        if replica or not in_shares or get_update_replica_id() is not None or in_save_context():
+        is_sum = self.aggregation == tf.VariableAggregation.SUM
+        if replica or not is_sum or get_update_replica_id() is not None or in_save_context():
             return super().assign(value, use_locking, name, read_value)
-        # TensorFlow gives each copy an equal part, of which integers lose the remainder.
+        written = self._assign_sum(value)
+        return self if read_value else written
+
+    def _assign_sum(self, value: Any) -> tf.Operation | None:
+        """Gives the first of all replicas the value, as its share, and the others zeros.
+
+        TensorFlow gives each an equal part: of 13 three whole numbers lose one, and thirds of
+        a float are rounded.
+        """
         first = self.distribute_strategy.extended.first_rank
         written = []
         for rank, copy in enumerate(self.values, first):
             with tf.device(copy.device):
                 share = tf.cast(value, self.dtype)
                 written.append(copy.assign(share if rank == 0 else tf.zeros_like(share)))
-        return self if read_value else tf.group(*written)
+        return tf.group(*written)
+
+    def _gather_saveables_for_checkpoint(self) -> dict[str, Callable[..., Any]]:
+        # What restores a file by `tf.train.Checkpoint` is no `assign`.
+        factories = super()._gather_saveables_for_checkpoint()
+        return {key: functools.partial(self._saveable, made) for key, made in factories.items()}
+
+    def _saveable(self, factory: Callable[..., Any], **kwargs: Any) -> Any:
+        saveable = factory(**kwargs)
+        if self.aggregation == tf.VariableAggregation.SUM:
+            saveable.restore = self._restore_sum
+        return saveable
+
+    def _restore_sum(
+        self, restored_tensors: Sequence[tf.Tensor], restored_shapes: object
+    ) -> tf.Operation | None:
+        return self._assign_sum(*restored_tensors)
 
     def _get_cross_replica(self) -> tf.Tensor:
         known = known_value(self)

@@ -224,8 +224,8 @@ def assign(
         which each replica had one have a row for each replica of that time.
       metrics: Whether metrics are meant.
       first_replica: The number of this process' first replica.
-      replicas: The number of replicas. If there were others, each gets its part of what the values
-        read as together.
+      replicas: The number of replicas. If there were others, what the values read as together is
+        assigned.
     """
     for name, variable in named(model).items():
         if name.startswith("metric") != metrics:
