@@ -13,7 +13,7 @@ import tensorflow as tf
 import tfdp
 from tfdp.tools.bench.bench_devices import of_replicas, split
 from tfdp.tools.check_gpu.check_programs import PROGRAMS, batches
-from tfdp.tools.check_gpu.stages import StageFinding
+from tfdp.tools.check_gpu.stages import StageFinding, trained_alike
 from tfdp.tools.doctor.cluster_hints import hints
 from tfdp.tools.doctor.measure import measure
 from tfdp.tools.doctor.rank_facts import chosen, own_facts
@@ -95,15 +95,7 @@ def _verified(strategy: tf.distribute.Strategy) -> tuple[bool, str, dict[str, An
             continue
         largest = max(each.size for each in (*report.parted, *report.agreeing))
         found[name] = {"equal": bool(report), "difference": largest, "report": repr(report)}
-    unlike = [name for name, each in found.items() if not each["equal"]]
-    if unlike:
-        first = found[unlike[0]]
-        why = first.get("error") or f"parts by {first['difference']:.1e}"
-        said = f"not like one device: {', '.join(unlike)} ({unlike[0]}: {why})"
-    else:
-        largest = max(each["difference"] for each in found.values())
-        said = f"{', '.join(found)} train like one device, within {largest:.1e}"
-    return not unlike, said, {"programs": found}
+    return *trained_alike(found, "one device"), {"programs": found}
 
 
 def _stateless(draw: Callable[..., tf.Tensor], **options: object) -> Callable[[], Callable]:

@@ -106,6 +106,25 @@ class StageFinding:
         return self.state in ("works", "skipped")
 
 
+def trained_alike(programs: Mapping[str, Mapping[str, Any]], like: str) -> tuple[bool, str]:
+    """Returns whether all programs train like another device, and says which do not, or how far.
+
+    Args:
+      programs: By name whether each is "equal", and the largest "difference" or an "error".
+      like: The other device.
+
+    >>> trained_alike({"mlp": {"equal": True, "difference": 3e-7}}, "the CPU")
+    (True, 'mlp train like the CPU, within 3.0e-07')
+    """
+    unlike = [name for name, each in programs.items() if not each["equal"]]
+    if unlike:
+        first = programs[unlike[0]]
+        why = first.get("error") or f"parts by {first['difference']:.1e}"
+        return False, f"not like {like}: {', '.join(unlike)} ({unlike[0]}: {why})"
+    largest = max(each["difference"] for each in programs.values())
+    return True, f"{', '.join(programs)} train like {like}, within {largest:.1e}"
+
+
 def line(stage: str, finding: StageFinding, seconds: float) -> str:
     """Returns what the command prints of a stage.
 

@@ -11,7 +11,7 @@ from typing import Any
 from tfdp.tools.bench.child_process import ChildFailure, run_for_json
 from tfdp.tools.bench.ratios import ratio
 from tfdp.tools.check_gpu.speed import in_turn, medians
-from tfdp.tools.check_gpu.stages import StageFinding
+from tfdp.tools.check_gpu.stages import StageFinding, trained_alike
 
 SIDES = ("tfdp", "keras_on_jax")
 _WORKER = "tfdp.tools.check_gpu.xla_worker"
@@ -64,16 +64,8 @@ def _run(words: list[str], device: str, limit_seconds: float) -> dict | ChildFai
 def _finding(
     right: dict[str, Any], times: dict[str, list[float | None]], failures: list[str]
 ) -> StageFinding:
-    programs = right["programs"]
-    unlike = [name for name, each in programs.items() if not each["equal"]]
-    where = f"{right['devices']}, jax {right['jax']}"
-    if unlike:
-        first = programs[unlike[0]]
-        why = first.get("error") or f"parts by {first['difference']:.1e}"
-        said = f"{where}: not like the CPU: {', '.join(unlike)} ({unlike[0]}: {why})"
-    else:
-        largest = max(each["difference"] for each in programs.values())
-        said = f"{where}: {', '.join(programs)} train like the CPU, within {largest:.1e}"
+    alike, how = trained_alike(right["programs"], "the CPU")
+    said = f"{right['devices']}, jax {right['jax']}: {how}"
     known = medians(times)
     if "tfdp" in known:
         said += f"; a step {1e3 * known['tfdp']:.2f} ms"
@@ -85,5 +77,5 @@ def _finding(
         why = "a side has failed: see the file" if failures else "the time was over before"
         said += f"; no step of both sides: {why}"
     details = {**right, "step_seconds": times, "failures": failures}
-    state = "differs" if unlike else "works" if pairs and not failures else "failed"
+    state = "differs" if not alike else "works" if pairs and not failures else "failed"
     return StageFinding(state, said, details)
