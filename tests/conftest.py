@@ -51,7 +51,9 @@ collect_ignore_glob = ["scripts/*", "*/scripts/*"]
 
 
 if CLUSTER_REPLICAS:
-    import lean  # noqa: F401, I001 # before Keras
+    import lean
+
+    lean.import_keras()
     import harness
 
     harness.strategy(None)  # before TensorFlow is used

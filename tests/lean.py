@@ -1,17 +1,17 @@
-"""Imports Keras without scikit-learn and matplotlib, which it imports where they are: a second.
-
-Imported before Keras by what tests start in processes of their own. Whoever uses the two imports
-them afterwards.
-"""
+"""Keras without scikit-learn and matplotlib, which it imports where they are: a second."""
 
 import sys
 
-# One that is there already stays, with what is imported of it.
-NAMES = [name for name in ("sklearn", "matplotlib") if name not in sys.modules]
 
-sys.modules.update(dict.fromkeys(NAMES))
+def import_keras():
+    """Imports Keras, before anything else does, in what tests start in processes of their own.
 
-import keras  # noqa: E402, F401
-
-for name in NAMES:
-    del sys.modules[name]
+    Whoever uses the two imports them afterwards. What is imported already stays.
+    """
+    names = [name for name in ("sklearn", "matplotlib") if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(names))
+    try:
+        import keras  # noqa: F401
+    finally:
+        for name in names:
+            del sys.modules[name]

@@ -403,6 +403,7 @@ RANK = """
 import hashlib, json, os, pathlib, signal, sys, time
 sys.path[:0] = {paths!r}
 import lean
+lean.import_keras()
 import keras
 import numpy as np
 import resumed_training

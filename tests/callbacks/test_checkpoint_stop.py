@@ -97,6 +97,7 @@ SIGNALLED = """
 import hashlib, json, os, pathlib, signal, sys, threading, time
 sys.path[:0] = {paths!r}
 import lean
+lean.import_keras()
 import keras
 import resumed_training
 

@@ -77,8 +77,10 @@ def train():
     if os.environ["TFDP_RESTART_COUNT"] != "0":
         tell(made=True)
         return
+    import lean
+
+    lean.import_keras()
     import keras
-    import lean  # noqa: F401
     import numpy as np
 
     import tfdp
