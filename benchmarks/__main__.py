@@ -108,12 +108,9 @@ def _data(options: DataOptions, parser: argparse.ArgumentParser) -> int:
     set_environment()
 
     from benchmarks.data.rates import run
-    from tutorials.datasets import DataUnavailableError
+    from tutorials.datasets import run_with_data
 
-    try:
-        return run(options)
-    except DataUnavailableError as error:
-        parser.error(str(error))
+    return run_with_data(run, options, parser)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ or `~/.cache`. They are read where they are: nothing is installed, extracted or 
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import gzip
 import os
@@ -16,7 +17,8 @@ import sys
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -34,8 +36,21 @@ _POSTINGS = "orangecontrib/text/datasets/20newsgroups-{split}.tab"
 _COLUMNS = ["Category\tText", "d\tstring", "class\t"]
 
 
+Options = TypeVar("Options")
+
+
 class DataUnavailableError(RuntimeError):
     """An error where the images are neither on this machine nor available over the network."""
+
+
+def run_with_data(
+    run: Callable[[Options], int], options: Options, parser: argparse.ArgumentParser
+) -> int:
+    """Runs a command; that its data are not to be had is an error of its command line."""
+    try:
+        return run(options)
+    except DataUnavailableError as error:
+        parser.error(str(error))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -289,12 +289,9 @@ def main(words: Sequence[str] | None = None) -> int:
     require(["tensorflow", "matplotlib", *needed], parser)
     set_environment()
 
-    from tutorials.datasets import DataUnavailableError
+    from tutorials.datasets import run_with_data
 
-    try:
-        return run(options)
-    except DataUnavailableError as error:
-        parser.error(str(error))
+    return run_with_data(run, options, parser)
 
 
 if __name__ == "__main__":

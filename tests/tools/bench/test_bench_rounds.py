@@ -4,11 +4,10 @@ import importlib.util
 import io
 import json
 import pathlib
-import shlex
-import subprocess
 import sys
 import types
 
+import measured_sums
 import pytest
 from rich.console import Console
 
@@ -90,16 +89,10 @@ def test_nothing_that_is_installed_is_a_failure(started, monkeypatch):
 @pytest.mark.multiprocess
 def test_a_run_measures_prints_draws_and_keeps(tmp_path):
     words = "--topology auto --engine tensorflow --sizes 1KB,1MB --rounds 1 --repeats 2"
-    files = ["--output", str(tmp_path / "x.png"), "--json", str(tmp_path / "x.json")]
-    command = [sys.executable, "-m", "tfdp", "bench", *shlex.split(words), *files]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    results = json.loads((tmp_path / "x.json").read_text())["results"]
+    results, printed = measured_sums.run("tfdp bench", words, tmp_path)
     assert {(each["side"], each["size_bytes"]) for each in results} == {
         ("auto", 1000),
         ("auto", 10**6),
     }
-    assert all(result["right"] and len(result["seconds"]) == 2 for result in results)
-    assert done.stdout.count("1 MB of float32") == 1
-    assert "2 ranks. One TCP stream carries" in done.stdout
-    assert (tmp_path / "x.png").stat().st_size > 0
+    assert printed.count("1 MB of float32") == 1
+    assert "2 ranks. One TCP stream carries" in printed
