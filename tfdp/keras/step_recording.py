@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfdp.base import recording
 from tfdp.communication.collectives import slices
-from tfdp.communication.replicas import BatchShard, Value, of_replica, rows_of
+from tfdp.communication.replicas import BatchShard, Value, has_rows, of_replica, rows_of
 from tfdp.optimizers.trust_ratio import square_norm
 
 
@@ -47,21 +47,17 @@ def called(recorder: recording.Recorder | None, model: Any, data: Any) -> None:
     for index, tap in enumerate(recording.taps_of(recorder)):
         tap.add("steps", 1)
         own = tf.nest.map_structure(functools.partial(of_replica, index), rows)
-        leaves = tf.nest.flatten(own, expand_composites=True)
-        tensors = [leaf for leaf in leaves if tf.is_tensor(leaf)]
+        leaves = tf.nest.flatten(own)
+        examples = next(filter(has_rows, leaves), None)
         if isinstance(data, BatchShard):
             tap.add("examples", of_replica(index, data.place)[3])
-        elif any(map(_has_rows, tf.nest.flatten(own))):
-            tap.add("examples", rows_of(next(filter(_has_rows, tf.nest.flatten(own)))))
+        elif examples is not None:
+            tap.add("examples", rows_of(examples))
         # With several steps per execution the next batch is asked for before the step begins, and
         # eagerly before any operation of the step.
         if model.steps_per_execution == 1 and not tf.executing_eagerly():
-            tap.add("input_seconds", tap.instant(tensors) - tap.beginning())
-
-
-def _has_rows(leaf: Any) -> bool:
-    kinds = (tf.Tensor, tf.RaggedTensor, tf.SparseTensor)
-    return isinstance(leaf, kinds) and leaf.shape.rank != 0
+            tensors = filter(tf.is_tensor, tf.nest.flatten(leaves, expand_composites=True))
+            tap.add("input_seconds", tap.instant(list(tensors)) - tap.beginning())
 
 
 def update(gradients: list[Value | None]) -> list[Value | None]:

@@ -41,6 +41,7 @@ from tfdp.communication.replicas.batch_shard import (
     FullBatchShard,
     KnownLengths,
     TurnBatchShard,
+    has_rows,
     num_lengths,
     of_replica,
     place_and_rows,

@@ -76,6 +76,15 @@ def place_and_rows(
     return place, first, first + tf.where(count > 0, count, tf.minimum(size, 1))
 
 
+_WITH_AXES = (tf.Tensor, tf.RaggedTensor, tf.SparseTensor)
+_SPECS = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)
+
+
+def has_rows(leaf: object) -> bool:
+    """Returns whether a value is a tensor, or its spec, with a first axis, as far as is known."""
+    return isinstance(leaf, (*_WITH_AXES, *_SPECS)) and leaf.shape.rank != 0
+
+
 def rows_of(leaf: object) -> tf.Tensor:
     """Returns the number of rows of an array, or of a dense, ragged or sparse tensor; int64."""
     if isinstance(leaf, tf.RaggedTensor):

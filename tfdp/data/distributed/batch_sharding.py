@@ -14,6 +14,7 @@ from tfdp.communication.replicas import (
     BatchShard,
     KnownLengths,
     batch_fingerprints,
+    has_rows,
     num_lengths,
     place_and_rows,
     rows_of,
@@ -64,10 +65,10 @@ def divide_dataset(
     if num_replicas == 1 or not isinstance(dataset, tf.data.Dataset):
         return None
     specs = tf.nest.flatten(dataset.element_spec)
-    if not any(map(_can_be_sharded, specs)):
+    if not any(map(has_rows, specs)):
         return None
     ranks = range(num_replicas) if ranks is None else ranks
-    known = _known_lengths([spec for spec in specs if _can_be_sharded(spec)])
+    known = _known_lengths([spec for spec in specs if has_rows(spec)])
 
     def fingerprints_of(batch: tuple[Any, ...]) -> tf.Tensor | None:
         return batch_fingerprints.of_leaves(batch) if with_fingerprints else None
@@ -75,7 +76,7 @@ def divide_dataset(
     def one_share(batch: tuple[Any, ...], found: tf.Tensor | None, rank: tf.Tensor) -> Any:
         places, shares = [], []
         for leaf in tf.nest.flatten(batch):
-            if not _can_be_sharded(leaf):
+            if not has_rows(leaf):
                 shares.append(leaf)
                 continue
             place, start, end = place_and_rows(rows_of(leaf), num_replicas, rank)
@@ -196,7 +197,7 @@ def are_even(share_spec: Any) -> bool:
         spec._value_specs[0] if hasattr(spec, "_value_specs") else spec
         for spec in tf.nest.flatten(share_spec)
     ]
-    cut = [spec for spec in specs if _can_be_sharded(spec)]
+    cut = [spec for spec in specs if has_rows(spec)]
     return bool(cut) and all(
         spec.shape.rank is not None and spec.shape[0] is not None for spec in cut
     )
@@ -211,14 +212,12 @@ def of_each_replica(function: Callable[[Any], Any], value: Any) -> Any:
 
 def num_rows(element: Any) -> tf.Tensor:
     """Returns the number of examples of a batch, or a share, as int64."""
-    return rows_of(next(leaf for leaf in tf.nest.flatten(element) if _can_be_sharded(leaf)))
+    return rows_of(next(leaf for leaf in tf.nest.flatten(element) if has_rows(leaf)))
 
 
 def num_other_axes(leaf: Any) -> int:
     """Returns the number of a leaf's axes but the first, in whose sizes all its rows are alike."""
-    is_alike = _can_be_sharded(leaf) and not isinstance(
-        leaf, (tf.RaggedTensor, tf.RaggedTensorSpec)
-    )
+    is_alike = has_rows(leaf) and not isinstance(leaf, (tf.RaggedTensor, tf.RaggedTensorSpec))
     return (leaf.shape.rank or 1) - 1 if is_alike else 0
 
 
@@ -260,7 +259,7 @@ def one_row(spec: Any, sizes: tf.Tensor) -> Any:
 
 def first_rows(leaf: Any, number: tf.Tensor) -> Any:
     """Returns the first `number` rows of a tensor that is cut, and others whole."""
-    return _rows(leaf, tf.zeros_like(number), number) if _can_be_sharded(leaf) else leaf
+    return _rows(leaf, tf.zeros_like(number), number) if has_rows(leaf) else leaf
 
 
 def without_stand_ins(share: BatchShard, num_replicas: int) -> Any:
@@ -270,14 +269,8 @@ def without_stand_ins(share: BatchShard, num_replicas: int) -> Any:
     if count := num_lengths(share.known):
         lengths = share.place[4 : 4 + count]
         own = iter(tf.unstack(share_place(lengths, num_replicas, share.place[0])[1]))
-    found = [first_rows(leaf, next(own)) if _can_be_sharded(leaf) else leaf for leaf in leaves]
+    found = [first_rows(leaf, next(own)) if has_rows(leaf) else leaf for leaf in leaves]
     return tf.nest.pack_sequence_as(share.rows, found)
-
-
-def _can_be_sharded(leaf: Any) -> bool:
-    tensors = (tf.Tensor, tf.RaggedTensor, tf.SparseTensor)
-    specs = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)
-    return isinstance(leaf, (*tensors, *specs)) and _rank(leaf) != 0
 
 
 def _rank(leaf: Any) -> int | None:
