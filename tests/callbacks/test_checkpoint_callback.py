@@ -1,5 +1,6 @@
 """Checkpoint: a training that was stopped at any moment ends as if it had not been."""
 
+import functools
 import pathlib
 import re
 import subprocess
@@ -180,16 +181,21 @@ def test_data_go_on_after_two_stops_with_several_steps_an_execution(tmp_path):
     )
 
 
-@pytest.mark.exhaustive("callbacks/test_checkpoint_corners.py::test_what_callbacks_do_goes_on")
-def test_what_callbacks_do_at_an_epoch_s_beginning_is_done_once(tmp_path):
-    def slower():
-        return [keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)]
+def slower():
+    return [keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)]
 
-    whole = train(None, devices=ALONE, others=slower())
-    for stop_at in (STEPS + 2, 2 * STEPS):
-        with pytest.raises(Stop):
-            train(tmp_path, stop_at=stop_at, devices=ALONE, others=slower(), every_steps=1)
-    assert_same(train(tmp_path, devices=ALONE, others=slower(), every_steps=1), whole)
+
+@functools.cache
+def slowed():
+    return train(None, devices=ALONE, others=slower())
+
+
+@pytest.mark.exhaustive("callbacks/test_checkpoint_corners.py::test_what_callbacks_do_goes_on")
+@pytest.mark.parametrize("stop_at", [STEPS + 2, 2 * STEPS])
+def test_what_callbacks_do_at_an_epoch_s_beginning_is_done_once(stop_at, tmp_path):
+    with pytest.raises(Stop):
+        train(tmp_path, stop_at=stop_at, devices=ALONE, others=slower(), every_steps=1)
+    assert_same(train(tmp_path, devices=ALONE, others=slower(), every_steps=1), slowed())
 
 
 OTHERS = {
