@@ -78,8 +78,8 @@ class Replicas(Protocol):
         Args:
           values: Tensors and IndexedSlices.
           merge_rows: Whether the slices of one row may be summed before they are sent.
-          compress: Whether the strategy's `compression` is used. It is meant for gradients, and
-            for nothing else.
+          compress: Whether the strategy's `compression` is used, in a graph. It is meant for
+            gradients, and for nothing else.
         """
 
     def sum_by(
@@ -88,7 +88,7 @@ class Replicas(Protocol):
         tensors: Sequence[tf.Tensor],
         payload_bytes: Sequence[int],
     ) -> list[tf.Tensor]:
-        """Sums gradients over the replicas as `compress` does, without a gradient.
+        """Sums gradients over the replicas as `compress` does, in a graph, without a gradient.
 
         Args:
           compress: A function that is given positions in `tensors`, and what sends on behalf of
@@ -104,7 +104,7 @@ class Replicas(Protocol):
     ) -> list[tf.Tensor]:
         """Returns the sum of the caller's tensors and of its neighbours', without a gradient.
 
-        Sends the tensors' bytes once for each neighbour.
+        It is called in a graph. Sends the tensors' bytes once for each neighbour.
 
         Args:
           tensors: Floating-point or complex numbers of known shapes.
