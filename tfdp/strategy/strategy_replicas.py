@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdp.base.sharding import Sharding
 from tfdp.communication.collectives import CompressBucket, Reducer, Transport, map_values
-from tfdp.communication.replicas import ProcessGroup, Rows, Trace, Value, one_device
+from tfdp.communication.replicas import ProcessGroup, Rows, Value, one_device
 from tfdp.compression import Compression
 from tfdp.compression.exchange import ExchangeOptions
 from tfdp.strategy import mirrored_variables, sharded_variable
@@ -71,20 +71,12 @@ class StrategyReplicas:
         rank = tf.distribute.get_replica_context().replica_id_in_sync_group
         return int(tf.get_static_value(rank)) if tf.is_tensor(rank) else int(rank)
 
-    @property
-    def replica_id(self) -> tf.Tensor:
-        """The number of the calling replica, a constant of its own trace."""
-        return tf.constant(self.rank)
-
-    def trace(self) -> Trace:
-        """Describes the calling replica's trace: each replica is traced by itself."""
-        rank = self.rank
-        return Trace(rank % self.processes.local_size, rank == 0, f"replica {rank}")
-
     # ---- in a replica function
 
     def sum(self, values: Sequence[Value]) -> list[Value]:
         """Sums as `Replicas` says; TensorFlow's all-reduce gives the gradient, summed as well."""
+        if self.num_replicas == 1 or not values:
+            return list(values)
         return list(tf.distribute.get_replica_context().all_reduce("SUM", list(values)))
 
     def sum_without_gradient(
@@ -94,7 +86,7 @@ class StrategyReplicas:
         compress: bool = False,
     ) -> list[Value]:
         """Sums as `Replicas` says, without a gradient."""
-        if self.num_replicas == 1:
+        if self.num_replicas == 1 or not values:
             return list(values)
         compression = self._compression if compress else None
         if tf.executing_eagerly():

@@ -1,7 +1,6 @@
 """The protocol of the replicas of a strategy: their number, and what they compute together."""
 
 import contextlib
-import dataclasses
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
@@ -13,25 +12,6 @@ from tfdp.communication.replicas.process_group import ProcessGroup
 
 # A tensor with rows, dense or ragged, or a distributed value of such tensors.
 Rows: TypeAlias = tf.Tensor | tf.RaggedTensor | tf.distribute.DistributedValues
-
-
-@dataclasses.dataclass(frozen=True)
-class Trace:
-    """The identity of the replica function that is being traced, or run eagerly.
-
-    Each replica has a trace of its own today. Arithmetic must use `replica_id` instead: if one
-    trace serves all replicas, its index is 0.
-
-    Attributes:
-      index: The number of the trace among those of this process, in the order of its devices.
-      of_first: Whether the trace serves the first of all replicas. What is to be logged once for
-        all replicas is logged in this trace.
-      name: The name of the replica in errors, such as "replica 1".
-    """
-
-    index: int
-    of_first: bool
-    name: str
 
 
 class Replicas(Protocol):
@@ -52,14 +32,11 @@ class Replicas(Protocol):
     def exchange(self) -> object:
         """What they exchange in a training: see `tfdp.compression.exchange`."""
 
-    @property
-    def replica_id(self) -> tf.Tensor:
-        """The number of the calling replica among all replicas, a scalar int32."""
-
-    def trace(self) -> Trace:
-        """Returns the identity of the calling replica function."""
-
     # ---- in a replica function
+
+    @property
+    def rank(self) -> int:
+        """The number of the calling replica among all: each is traced by itself."""
 
     def sum(self, values: Sequence[Value]) -> list[Value]:
         """Sums each value over the replicas, in as few collectives as possible; differentiable.

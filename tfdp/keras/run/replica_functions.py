@@ -47,7 +47,7 @@ def _around_replica(
 ) -> ReplicaFunction:
     @tf.autograph.experimental.do_not_convert
     def run(*args: Any, **kwargs: Any) -> Any:
-        step = ReplicaStep(strategy, replicas, replicas.trace(), generator, updates)
+        step = ReplicaStep(strategy, replicas, generator, updates)
         try:
             with entered(step), effects.of_replica():
                 result = fn(*args, **kwargs)
