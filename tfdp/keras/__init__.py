@@ -2,8 +2,8 @@
 
 Each hook wraps one function of Keras or TensorFlow, and calls it as it is outside of a strategy of
 tfdp; the hooks in `feeding`, for pipelines, act without a strategy too. The strategy uses
-`install`, `around_replicas`, `end_rounds`, `end_averages`, `explain` and `compile_ahead`. A program
-that gives a pipeline to `fit` without any strategy calls `install` itself.
+`install`, `end_rounds`, `end_averages`, `explain` and `compile_ahead`, and `run.replica_functions`.
+A program that gives a pipeline to `fit` without any strategy calls `install` itself.
 """
 
 import importlib
@@ -12,13 +12,11 @@ from typing import Any
 from tfdp.base import hooks
 from tfdp.keras.optimizer.local_sgd_rounds import end_averages, end_rounds
 from tfdp.keras.replica_step import StrategyState
-from tfdp.keras.run.replica_functions import around_replicas
 from tfdp.keras.trainer.compiled_steps import compile_ahead
 from tfdp.keras.trainer.partitioned_steps import explain
 
 __all__ = [
     "StrategyState",
-    "around_replicas",
     "compile_ahead",
     "end_averages",
     "end_rounds",

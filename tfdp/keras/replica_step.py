@@ -5,13 +5,12 @@ import dataclasses
 import enum
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from tfdp.base.recording import meeting
-from tfdp.communication.replicas import Replicas, Trace, Value, one_device
+from tfdp.communication.replicas import Replicas, one_device
 from tfdp.keras._tensorflow import strategy_of_context, thread_mode
 
 _thread = threading.local()
@@ -64,7 +63,6 @@ class ReplicaStep:
     Attributes:
       strategy: The strategy whose replica this is.
       replicas: The strategy's replicas.
-      trace: The replica's identity, as far as Python may know it while the step is traced.
       unseeded: The generator of draws without a seed.
       updates: The updates that the local replicas make together, a `SummedUpdates`.
       phase: The replica's activity; set by `during`.
@@ -73,7 +71,6 @@ class ReplicaStep:
 
     strategy: tf.distribute.Strategy
     replicas: Replicas
-    trace: Trace
     unseeded: Unseeded
     updates: Any
     phase: Phase = Phase.PROGRAM
@@ -85,14 +82,14 @@ class ReplicaStep:
         return self.replicas.num_replicas
 
     @property
-    def replica_id(self) -> tf.Tensor:
-        """The replica's number among all replicas, a scalar int32."""
-        return self.replicas.replica_id
+    def rank(self) -> int:
+        """The replica's number among all replicas."""
+        return self.replicas.rank
 
     @property
-    def of_first(self) -> tf.Tensor:
-        """Whether the replica is the first of all, a boolean scalar."""
-        return tf.equal(self.replica_id, 0)
+    def index(self) -> int:
+        """The replica's number among those of this process, in the order of its devices."""
+        return self.rank % self.replicas.processes.local_size
 
     @property
     def updating(self) -> bool:
@@ -130,27 +127,6 @@ class ReplicaStep:
         thread_mode(context).strategy = self.strategy = strategy
         self.written.clear()
         self.unseeded = Unseeded()
-
-    def sum(self, values: Sequence[Value]) -> list[Value]:
-        """Sums each value over the replicas, in as few collectives as possible; differentiable.
-
-        The step waits here for the other replicas.
-        """
-        if not values or self.num_replicas == 1:
-            return list(values)
-        with meeting(values) as sums:
-            sums += self.replicas.sum(values)
-        return sums
-
-    def sum_without_gradient(
-        self,
-        values: Sequence[Value],
-        compress: bool = False,
-    ) -> list[Value]:
-        """Sums values over the replicas without a gradient: see `Replicas.sum_without_gradient`."""
-        if self.num_replicas == 1 or not values:
-            return list(values)
-        return self.replicas.sum_without_gradient(values, compress=compress)
 
 
 def current() -> ReplicaStep | None:

@@ -223,7 +223,6 @@ class DataParallelStrategy(OneDevicePrograms):
             topology=topologies.Native() if undecided else topology,
             bucket_bytes=bucket_bytes or _bucket_bytes_of(topology),
             exchange=ExchangeOptions(compression, synchronization, shard),
-            around_replicas=tfdp_keras.around_replicas,
         )
         self.adapter_state = tfdp_keras.StrategyState()
         self.compression = compression

@@ -22,9 +22,9 @@ from tfdp.communication.collectives import (
     random_states,
     two_level_sums,
 )
-from tfdp.communication.replicas import HasReplicas, ProcessGroup, Replicas, one_device
+from tfdp.communication.replicas import HasReplicas, ProcessGroup, one_device
 from tfdp.compression.exchange import ExchangeOptions
-from tfdp.keras.run.replica_functions import ReplicaFunction
+from tfdp.keras.run.replica_functions import ReplicaFunction, around_replicas
 from tfdp.strategy import initial_values, mirrored_variables, replica_graphs
 from tfdp.strategy._tensorflow import (
     VARIABLE_POLICY_MAPPING,
@@ -72,8 +72,6 @@ class DataParallelExtended(CrossReplica, HasReplicas):
       topology: The topology that sums buffers.
       bucket_bytes: The most bytes that travel together.
       exchange: What the replicas exchange in a training.
-      around_replicas: Makes the context around a replica function from the function, the strategy
-        and its replicas.
     """
 
     replicas: StrategyReplicas
@@ -88,14 +86,9 @@ class DataParallelExtended(CrossReplica, HasReplicas):
         topology: Topology,
         bucket_bytes: int,
         exchange: ExchangeOptions,
-        around_replicas: Callable[
-            [ReplicaFunction, tf.distribute.Strategy, Replicas],
-            contextlib.AbstractContextManager[ReplicaFunction],
-        ],
     ) -> None:
         self.processes = processes
         self._name = f"strategy {strategy_number}"
-        self._around_replicas = around_replicas
         self._containers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._cuts = EvenSharding(processes.world_size * processes.local_size)
         self._lifting = Lifting(self._call_for_each_replica, len(devices))
@@ -322,7 +315,7 @@ class DataParallelExtended(CrossReplica, HasReplicas):
                 return run(*args, **kwargs)
 
         try:
-            with self._around_replicas(fn, self._container_strategy(), self.replicas) as run:
+            with around_replicas(fn, self._container_strategy(), self.replicas) as run:
                 result = super()._call_for_each_replica(replica, args, kwargs)
         except RuntimeError as error:
             # TensorFlow's own error says only that the replicas' calls differ.
@@ -336,7 +329,7 @@ class DataParallelExtended(CrossReplica, HasReplicas):
     def _as_replica(self, rank: int, function: Callable[[], None]) -> None:
         """Calls a function as the replica of this number, while it is traced alone."""
         strategy = self._container_strategy()
-        around = self._around_replicas(function, strategy, self.replicas)
+        around = around_replicas(function, strategy, self.replicas)
         with around as run, tf.distribute.ReplicaContext(strategy, rank):
             run()
 

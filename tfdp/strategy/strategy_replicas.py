@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdp.base.sharding import Sharding
 from tfdp.communication.collectives import CompressBucket, Reducer, Transport, map_values
-from tfdp.communication.replicas import ProcessGroup, Rows, Trace, Value, one_device
+from tfdp.communication.replicas import ProcessGroup, Rows, Value, one_device
 from tfdp.compression import Compression
 from tfdp.compression.exchange import ExchangeOptions
 from tfdp.strategy import mirrored_variables, sharded_variable
@@ -71,20 +71,12 @@ class StrategyReplicas:
         rank = tf.distribute.get_replica_context().replica_id_in_sync_group
         return int(tf.get_static_value(rank)) if tf.is_tensor(rank) else int(rank)
 
-    @property
-    def replica_id(self) -> tf.Tensor:
-        """The number of the calling replica, a constant of its own trace."""
-        return tf.constant(self.rank)
-
-    def trace(self) -> Trace:
-        """Describes the calling replica's trace: each replica is traced by itself."""
-        rank = self.rank
-        return Trace(rank % self.processes.local_size, rank == 0, f"replica {rank}")
-
     # ---- in a replica function
 
     def sum(self, values: Sequence[Value]) -> list[Value]:
         """Sums as `Replicas` says; TensorFlow's all-reduce gives the gradient, summed as well."""
+        if self.num_replicas == 1 or not values:
+            return list(values)
         return list(tf.distribute.get_replica_context().all_reduce("SUM", list(values)))
 
     def sum_without_gradient(
@@ -94,14 +86,12 @@ class StrategyReplicas:
         compress: bool = False,
     ) -> list[Value]:
         """Sums as `Replicas` says, without a gradient."""
-        if self.num_replicas == 1:
+        if self.num_replicas == 1 or not values:
             return list(values)
         compression = self._compression if compress else None
         if tf.executing_eagerly():
-            if compression is None:
-                return self._eager_sum(values)
-            one_by_one = Transport(lambda value: self._eager_sum([value])[0])
-            return [compression.sum(value, one_by_one) for value in values]
+            assert compression is None, "gradients are compressed in graphs alone"
+            return self._eager_sum(values)
         self._check_can_communicate()
         with tf.name_scope("tfdp_all_reduce"):
             return self.reducer.all_reduce(
@@ -117,13 +107,11 @@ class StrategyReplicas:
         tensors: Sequence[tf.Tensor],
         payload_bytes: Sequence[int],
     ) -> list[tf.Tensor]:
-        """Sums as `Replicas` says; eagerly, or by one replica, all in one bucket."""
+        """Sums as `Replicas` says; one replica has all in one bucket."""
         if not tensors:
             return []
         if self.num_replicas == 1:
             return list(compress(range(len(tensors)), Transport(lambda value: value)))
-        if tf.executing_eagerly():
-            return list(compress(range(len(tensors)), self._eager_transport()))
         self._check_can_communicate()
         with tf.name_scope("tfdp_compressed"):
             return self.reducer.sum_by(compress, tensors, payload_bytes, self.rank)
@@ -133,43 +121,12 @@ class StrategyReplicas:
         tensors: Sequence[tf.Tensor],
         distances: Sequence[int],
     ) -> list[tf.Tensor]:
-        """Sums as `Replicas` says; eagerly all replicas' tensors come to each of them."""
+        """Sums as `Replicas` says."""
         if not distances:
             return list(tensors)
-        if tf.executing_eagerly():
-            rank, count, transport = self.rank, self.num_replicas, self._eager_transport()
-            members = [rank, *((rank - distance) % count for distance in distances)]
-            return [
-                tf.reduce_sum(tf.gather(transport.gather(tensor), members), axis=0)
-                for tensor in tensors
-            ]
         self._check_can_communicate()
         with tf.name_scope("tfdp_gossip"):
             return self.reducer.sum_of_neighbours(tensors, distances, self.rank)
-
-    def _eager_transport(self, group: tuple[int, ...] = ()) -> Transport:
-        """Returns what sends between the replicas of a group; (): between all."""
-        rank, count = self.rank, self.num_replicas
-        group = group or tuple(range(count))
-
-        def gather(tensor: tf.Tensor) -> tf.Tensor:
-            # The others add zeros to the replica's row.
-            row = tf.scatter_nd([[rank]], tensor[tf.newaxis], [count, *tensor.shape])
-            return tf.gather(self._eager_sum([row])[0], group)
-
-        def sum_(value: Value) -> Value:
-            if len(group) == count:
-                return self._eager_sum([value])[0]
-            return tf.reduce_sum(gather(value), axis=0)
-
-        def levels() -> tuple[Transport, Transport]:
-            within, between = self.reducer.levels(rank)
-            return self._eager_transport(within), self._eager_transport(between)
-
-        place = group.index(rank)
-        return Transport(
-            sum_, gather, lambda tensor: gather(tensor)[:, place], place, len(group), levels
-        )
 
     def broadcast_from_first(self, value: Value, dtype: tf.DType) -> Value:
         """Sends the first replica's value, as `Replicas` says."""

@@ -25,6 +25,6 @@ def misuse(strategy: tf.distribute.Strategy, step: ReplicaStep) -> None:
     alone.board.barrier("saving")  # error: "ProcessGroup" has no attribute "board"
     step.replicas.sum_without_gradient([], compress="half")  # error: Argument "compress"
     print(step.replicas.in_cluster)  # error: "Replicas" has no attribute "in_cluster"
-    print(step.rank)  # error: "ReplicaStep" has no attribute "rank"
+    print(step.trace)  # error: "ReplicaStep" has no attribute "trace"
     size: str = processes_of(strategy).local_size  # error: Incompatible types
     print(incomplete, size)

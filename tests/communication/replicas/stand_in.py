@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 import tensorflow as tf
 
-from tfdp.communication.replicas import OneProcess, ProcessGroup, Trace
+from tfdp.communication.replicas import OneProcess, ProcessGroup
 from tfdp.compression.exchange import ExchangeOptions
 
 
@@ -25,13 +25,6 @@ class StandIn:
         self._others = list(others)
         self.sent: list[list[np.ndarray]] = []
         self.within: list[str] = []
-
-    @property
-    def replica_id(self) -> tf.Tensor:
-        return tf.constant(self.rank)
-
-    def trace(self) -> Trace:
-        return Trace(self.rank, self.rank == 0, f"replica {self.rank}")
 
     def sum(self, values):
         self.sent.append([np.asarray(value) for value in values])

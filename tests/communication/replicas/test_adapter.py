@@ -15,7 +15,7 @@ from tfdp.keras.run import seeds, statistics
 def step_of(replicas):
     """A step of the stand-in."""
     strategy = types.SimpleNamespace(adapter_state=StrategyState())
-    return ReplicaStep(strategy, replicas, replicas.trace(), Unseeded(), None)
+    return ReplicaStep(strategy, replicas, Unseeded(), None)
 
 
 def test_what_replicas_wrote_becomes_the_mean_and_the_first_ones_count():
@@ -39,6 +39,6 @@ def test_seeds_are_apart_by_knuths_constant_on_each_replica(dtype):
     dtype = tf.as_dtype(dtype)
     for rank in (0, 1, 2, 7, 1023):
         expected = rank * 2654435761 % 2 ** (8 * dtype.size - 1)
-        found = seeds._offset(tf.constant(rank), dtype)
+        found = seeds._offset(rank, dtype)
         assert found.dtype == dtype
         np.testing.assert_array_equal(found, np.array([expected, 0], dtype.as_numpy_dtype))

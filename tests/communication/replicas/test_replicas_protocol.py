@@ -53,7 +53,7 @@ def test_an_implementation_takes_what_its_protocol_says(protocol, implementation
 
 def test_a_strategy_of_one_process_has_all_that_its_protocols_ask_for():
     replicas = replicas_of(harness.strategy(2))
-    for name in asked_by(Replicas) - {"replica_id"}:  # which is a replica's
+    for name in asked_by(Replicas) - {"rank"}:  # which is a replica's
         assert hasattr(replicas, name), name
     for name in asked_by(ProcessGroup) | {"error", "settings"}:
         assert hasattr(replicas.processes, name), name
@@ -68,24 +68,15 @@ def test_only_a_strategy_of_tfdp_has_replicas():
 
 
 @pytest.mark.parametrize("in_graph", [True, False])
-def test_replicas_know_their_number_as_a_tensor_and_their_trace(in_graph):
+def test_replicas_know_their_number_while_they_are_traced(in_graph):
     strategy = harness.strategy(3)
     replicas = replicas_of(strategy)
-    traces = {}
-
-    def replica():
-        number = replicas.replica_id
-        assert tf.is_tensor(number)
-        trace = replicas.trace()
-        traces[trace.index] = (trace.of_first, trace.name)
-        return number
 
     def run():
-        return strategy.run(replica)
+        return strategy.run(lambda: tf.constant(replicas.rank))
 
     numbers = (tf.function(run) if in_graph else run)().values
     assert [int(number) for number in numbers] == [0, 1, 2]
-    assert traces == {0: (True, "replica 0"), 1: (False, "replica 1"), 2: (False, "replica 2")}
 
 
 @pytest.mark.slow
@@ -95,7 +86,7 @@ def test_what_replicas_do_together(in_graph):
     replicas = replicas_of(strategy)
 
     def replica():
-        own = tf.cast(replicas.replica_id, tf.float32) + tf.constant([1.0, 2.0])
+        own = replicas.rank + tf.constant([1.0, 2.0])
         (doubled,) = replicas.sum_without_gradient([2 * own])
         (total,) = replicas.sum([own])
         return total, doubled, replicas.broadcast_from_first(own, own.dtype), own

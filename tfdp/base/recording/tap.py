@@ -177,20 +177,16 @@ def taps_of(recorder: Recorder | None) -> list[Tap]:
 
 
 @contextlib.contextmanager
-def meeting(
-    values: Sequence[tf.Tensor], taps: Sequence[Tap] | None = None
-) -> Iterator[list[tf.Tensor]]:
-    """Records how long a sum over replicas takes that the step itself needs, if anything records.
+def meeting(values: Sequence[tf.Tensor], taps: Sequence[Tap]) -> Iterator[list[tf.Tensor]]:
+    """Records how long a sum over replicas takes that the step itself needs.
 
     Args:
       values: The replicas' own values: a sum is made for each dtype.
-      taps: The taps of those who wait; None: the calling thread's, if it has one.
+      taps: The taps of those who wait.
 
     Yields:
       A list, to which the caller adds the sums.
     """
-    if taps is None:
-        taps = [tap] if (tap := current()) is not None else []
     arrived = [tap.instant(list(filter(tf.is_tensor, values))) for tap in taps]
     sums = list[tf.Tensor]()
     yield sums

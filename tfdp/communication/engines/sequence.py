@@ -98,45 +98,35 @@ class Sequences:
         )
         self._shapes: dict[tuple[CollectiveCall, int], dict[int, tf.Tensor]] = {}
 
-    @contextlib.contextmanager
-    def replica(self, rank: int) -> Iterator[None]:
+    def replica(self, rank: int) -> contextlib.AbstractContextManager[None]:
         """Records the collectives that the calling thread issues as those of `rank`."""
-        outer = getattr(_current, "value", None)
-        _current.value = (self, rank)
         self._calls[rank] = []
-        self._graphs[rank] = tf.compat.v1.get_default_graph()
-        try:
-            yield
-        finally:
-            _current.value = outer
+        return self.apart(rank)
 
-    @contextlib.contextmanager
-    def going_on(self, rank: int) -> Iterator[None]:
+    def going_on(self, rank: int) -> contextlib.AbstractContextManager[None]:
         """Records calls after earlier ones of `rank`, outside of a replica function.
 
         All are in one graph. Replica functions that this graph runs began in it, so that what
         orders collectives is captured from it alone here, too (:func:`own_graph`): captured from
         the graphs around, it would be another tensor, and order nothing.
         """
-        outer = getattr(_current, "value", None)
-        _current.value = (self, rank)
-        self._calls.setdefault(rank, [])
-        self._graphs.setdefault(rank, tf.compat.v1.get_default_graph())
-        try:
-            yield
-        finally:
-            _current.value = outer
+        graph = tf.compat.v1.get_default_graph()
+        return self._recording(rank, self._graphs.get(rank, graph))
 
-    @contextlib.contextmanager
-    def apart(self, rank: int) -> Iterator[None]:
+    def apart(self, rank: int) -> contextlib.AbstractContextManager[None]:
         """Records calls after earlier ones of `rank`, in a function of their own.
 
         What orders collectives is captured by that function alone; its caller orders the calls.
         """
+        return self._recording(rank, tf.compat.v1.get_default_graph())
+
+    @contextlib.contextmanager
+    def _recording(self, rank: int, began_in: tf.Graph) -> Iterator[None]:
+        """Records the calling thread's collectives after earlier ones of `rank`."""
         outer = getattr(_current, "value", None)
         _current.value = (self, rank)
         self._calls.setdefault(rank, [])
-        self._graphs[rank] = tf.compat.v1.get_default_graph()
+        self._graphs[rank] = began_in
         try:
             yield
         finally:

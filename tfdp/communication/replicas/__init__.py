@@ -5,7 +5,7 @@ tell each other outside of graphs:
 
     Keras adapter, commands, callbacks                     ask
     ----------------------------------------------------------------------------------------
-    Replicas        how many, and whose trace this is      num_replicas, replica_id, trace
+    Replicas        how many, and which one calls          num_replicas, rank
                     sum, send from the first, gather       sum, sum_without_gradient,
                                                            broadcast_from_first, gather_rows
                     write the same, hold shares            identical_writes, summed_on_read, parted,
@@ -24,9 +24,6 @@ tell each other outside of graphs:
 
 One process is the simple case of a group: `OneProcess` answers each call by itself, at once. So no
 caller asks whether there is a cluster; where one must act otherwise, it asks `world_size > 1`.
-
-A replica's number is a tensor, `replica_id`: arithmetic with it holds for every replica, so that
-one trace may serve all of them. `Trace` holds what Python may know while a step is traced.
 
 `replicas_of` returns the replicas of a strategy, and `sharder_of` what cuts batches for Keras'
 steps into a `BatchShard` for each replica. `compiler_of` returns what compiles whole programs,
@@ -49,7 +46,7 @@ from tfdp.communication.replicas.batch_shard import (
 )
 from tfdp.communication.replicas.one_process import OneProcess
 from tfdp.communication.replicas.process_group import Agreement, ProcessGroup
-from tfdp.communication.replicas.replicas_protocol import Replicas, Rows, Trace
+from tfdp.communication.replicas.replicas_protocol import Replicas, Rows
 from tfdp.communication.replicas.sharded_variables import can_be_sharded, sharding_of
 from tfdp.communication.replicas.strategy_access import (
     CompilesPrograms,
@@ -75,7 +72,6 @@ __all__ = [
     "ProcessGroup",
     "Replicas",
     "Rows",
-    "Trace",
     "TurnBatchShard",
     "Value",
     "batch_fingerprints",

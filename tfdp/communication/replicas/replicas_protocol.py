@@ -1,7 +1,6 @@
 """The protocol of the replicas of a strategy: their number, and what they compute together."""
 
 import contextlib
-import dataclasses
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
@@ -13,25 +12,6 @@ from tfdp.communication.replicas.process_group import ProcessGroup
 
 # A tensor with rows, dense or ragged, or a distributed value of such tensors.
 Rows: TypeAlias = tf.Tensor | tf.RaggedTensor | tf.distribute.DistributedValues
-
-
-@dataclasses.dataclass(frozen=True)
-class Trace:
-    """The identity of the replica function that is being traced, or run eagerly.
-
-    Each replica has a trace of its own today. Arithmetic must use `replica_id` instead: if one
-    trace serves all replicas, its index is 0.
-
-    Attributes:
-      index: The number of the trace among those of this process, in the order of its devices.
-      of_first: Whether the trace serves the first of all replicas. What is to be logged once for
-        all replicas is logged in this trace.
-      name: The name of the replica in errors, such as "replica 1".
-    """
-
-    index: int
-    of_first: bool
-    name: str
 
 
 class Replicas(Protocol):
@@ -52,14 +32,11 @@ class Replicas(Protocol):
     def exchange(self) -> object:
         """What they exchange in a training: see `tfdp.compression.exchange`."""
 
-    @property
-    def replica_id(self) -> tf.Tensor:
-        """The number of the calling replica among all replicas, a scalar int32."""
-
-    def trace(self) -> Trace:
-        """Returns the identity of the calling replica function."""
-
     # ---- in a replica function
+
+    @property
+    def rank(self) -> int:
+        """The number of the calling replica among all: each is traced by itself."""
 
     def sum(self, values: Sequence[Value]) -> list[Value]:
         """Sums each value over the replicas, in as few collectives as possible; differentiable.
@@ -78,8 +55,8 @@ class Replicas(Protocol):
         Args:
           values: Tensors and IndexedSlices.
           merge_rows: Whether the slices of one row may be summed before they are sent.
-          compress: Whether the strategy's `compression` is used. It is meant for gradients, and
-            for nothing else.
+          compress: Whether the strategy's `compression` is used, in a graph. It is meant for
+            gradients, and for nothing else.
         """
 
     def sum_by(
@@ -88,7 +65,7 @@ class Replicas(Protocol):
         tensors: Sequence[tf.Tensor],
         payload_bytes: Sequence[int],
     ) -> list[tf.Tensor]:
-        """Sums gradients over the replicas as `compress` does, without a gradient.
+        """Sums gradients over the replicas as `compress` does, in a graph, without a gradient.
 
         Args:
           compress: A function that is given positions in `tensors`, and what sends on behalf of
@@ -104,7 +81,7 @@ class Replicas(Protocol):
     ) -> list[tf.Tensor]:
         """Returns the sum of the caller's tensors and of its neighbours', without a gradient.
 
-        Sends the tensors' bytes once for each neighbour.
+        It is called in a graph. Sends the tensors' bytes once for each neighbour.
 
         Args:
           tensors: Floating-point or complex numbers of known shapes.

@@ -31,9 +31,9 @@ def compute_moments_sync(
     axes = [axis % x.shape.rank for axis in ([axes] if isinstance(axes, int) else axes)]
     local_sum = tf.reduce_sum(x, axes, keepdims=True)
     entries = tf.cast(tf.reduce_prod(tf.gather(tf.shape(x), axes)), x.dtype)
-    total, count = step.sum([local_sum, tf.zeros_like(local_sum) + entries])
+    total, count = step.replicas.sum([local_sum, tf.zeros_like(local_sum) + entries])
     mean = tf.math.divide_no_nan(total, count)
-    (distances,) = step.sum([tf.reduce_sum(tf.square(x - mean), axes, keepdims=True)])
+    (distances,) = step.replicas.sum([tf.reduce_sum(tf.square(x - mean), axes, keepdims=True)])
     variance = tf.math.divide_no_nan(distances, count)
     if keepdims:
         return mean, variance
@@ -52,9 +52,11 @@ def masked_moments(
     valid = tf.broadcast_to(tf.cast(mask, tf.bool)[..., tf.newaxis], tf.shape(inputs))
     kept = tf.where(valid, inputs, tf.zeros_like(inputs))
     weights = tf.cast(valid, inputs.dtype)
-    total, count = step.sum([tf.reduce_sum(each, axes, keepdims=True) for each in (kept, weights)])
+    total, count = step.replicas.sum(
+        [tf.reduce_sum(each, axes, keepdims=True) for each in (kept, weights)]
+    )
     # Keras adds epsilon to the count under a mask, and so it is done here.
     mean = total / (count + keras.config.epsilon())
     squares = tf.where(valid, tf.square(inputs - mean), tf.zeros_like(inputs))
-    (distances,) = step.sum([tf.reduce_sum(squares, axes, keepdims=True)])
+    (distances,) = step.replicas.sum([tf.reduce_sum(squares, axes, keepdims=True)])
     return tf.squeeze(mean), tf.squeeze(distances / (count + keras.config.epsilon()))

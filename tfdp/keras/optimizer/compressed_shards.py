@@ -120,6 +120,5 @@ class CompressedParts(PerReplicaUpdates, ShardedUpdates):
 
 def _part(step: ReplicaStep, whole: Value, cut: Sharding) -> Value:
     """Returns the replica's part of what all have alike."""
-    begin = tf.gather(tf.constant(cut.bounds), step.replica_id)
-    size = tf.gather(tf.constant(cut.bounds), step.replica_id + 1) - begin
-    return tf.gather(whole, begin + tf.range(size), axis=cut.axis)
+    begin, end = cut.bounds[step.rank : step.rank + 2]
+    return tf.gather(whole, tf.range(begin, end), axis=cut.axis)

@@ -137,7 +137,7 @@ class CompressedUpdates(Compressed):
 def _summed(step: ReplicaStep, values: list[Value], are_own: list[bool]) -> list[Value]:
     own = [index for index, is_own in enumerate(are_own) if is_own]
     with recording.watching_buckets():
-        totals = step.sum_without_gradient([values[index] for index in own], compress=True)
+        totals = step.replicas.sum_without_gradient([values[index] for index in own], compress=True)
     for index, total in zip(own, totals, strict=True):
         values[index] = total
     return values
@@ -245,7 +245,7 @@ def summed(
     ]
     whole = [index for index in range(len(gradients)) if index not in compressed]
     totals = list(gradients)
-    sums = step.sum_without_gradient([gradients[i] for i in whole])
+    sums = step.replicas.sum_without_gradient([gradients[i] for i in whole])
     sums += sums_of_taken(
         step,
         optimizer,

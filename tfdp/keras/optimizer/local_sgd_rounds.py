@@ -187,7 +187,8 @@ def _function(strategy: Any, optimizer: BaseOptimizer) -> Any:
     def end() -> None:
         strategy.run(of_replica)
 
-    return end
+    # Also where `tf.config.run_functions_eagerly` is on: replicas compress in graphs alone.
+    return end.get_concrete_function()
 
 
 def _begin(

@@ -114,7 +114,7 @@ def _assign(variables: Sequence[Any], values: Sequence[tf.Tensor]) -> None:
 
 def _mean(step: ReplicaStep, values: Sequence[tf.Tensor], waits: bool) -> list[tf.Tensor]:
     with recording.watching_buckets(of_update=False, timed=waits):
-        sums = step.sum_without_gradient(values)
+        sums = step.replicas.sum_without_gradient(values)
     return [total / tf.cast(step.num_replicas, total.dtype) for total in sums]
 
 
@@ -141,7 +141,7 @@ def _updated_by_outer(
         own = [(start - value) / tf.cast(step.num_replicas, value.dtype) for start, value in pairs]
         with recording.watching_buckets(of_update=False, timed=waits):
             if exchange_between(step.replicas).update_compression is None:
-                gradients = step.sum_without_gradient(own, compress=True)
+                gradients = step.replicas.sum_without_gradient(own, compress=True)
             else:
                 update = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int32)
                 gradients = compressed_updates.summed(step, optimizer, own, variables, update)

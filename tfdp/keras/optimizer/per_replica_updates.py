@@ -47,7 +47,7 @@ def call(
     def run(own: Sequence[Value], are_partials: Sequence[bool]) -> Sequence[Value] | None:
         step = current()
         assert step is not None
-        with recording.tapped(None if tap is None else tap.of_replica(step.trace.index)):
+        with recording.tapped(None if tap is None else tap.of_replica(step.index)):
             return of_replica(step, list(own), list(are_partials))
 
     instead = (lambda own: own) if on_one_device is None else on_one_device
@@ -82,7 +82,7 @@ class PerReplicaUpdates(Updating):
 
         def vote(step: ReplicaStep, own: list[Value], are_own: list[bool]) -> list[Value]:
             against = 1.0 - tf.cast(whole(list(own)), tf.float32)
-            return [step.sum_without_gradient([against])[0] < 0.5]
+            return [step.replicas.sum_without_gradient([against])[0] < 0.5]
 
         (found,) = call(gradients, vote, lambda own: [whole(list(own))])
         return found

@@ -67,7 +67,7 @@ class SummedUpdates:
         kind = (id(optimizer), tuple(keys), *flat.kind)
         if tf.executing_eagerly():
             return _eagerly(step, optimizer, variables, kind, flat, run)
-        index = step.trace.index
+        index = step.index
         place = self._next.setdefault(index, 0)
         self._next[index] += 1
         if place == len(self._made):
@@ -76,7 +76,7 @@ class SummedUpdates:
         if known != kind:
             raise RuntimeError(
                 f"Replicas must make the same updates in the same order, but update {place + 1} of "
-                f"{optimizer.name!r} on {step.trace.name} has other gradients than on the first "
+                f"{optimizer.name!r} on replica {step.rank} has other gradients than on the first "
                 "replica of its process. Let no update depend on the replica's number."
             )
         return program.on_replica(index, flat.tensors)
@@ -190,7 +190,7 @@ def _is_of_library(part: Any) -> bool:
 def _with_whole_rows(step: ReplicaStep, grads: Sequence[Value | None]) -> list[Value | None]:
     """Returns a replica's own gradients; rows, which replicas send at once, are summed."""
     rows = [index for index, each in enumerate(grads) if isinstance(each, tf.IndexedSlices)]
-    sums = step.sum_without_gradient([grads[index] for index in rows])
+    sums = step.replicas.sum_without_gradient([grads[index] for index in rows])
     values = list(grads)
     for index, total in zip(rows, sums, strict=True):
         values[index] = total

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdp.communication.replicas import Replicas
 from tfdp.keras.optimizer.run_updates import SummedUpdates
-from tfdp.keras.replica_step import ReplicaStep, Unseeded, entered
+from tfdp.keras.replica_step import ReplicaStep, entered
 from tfdp.keras.run.effect_order import Effects
 from tfdp.keras.run.seeds import unseeded
 from tfdp.keras.run.statistics import average_written
@@ -33,27 +33,17 @@ def around_replicas(
     """
     with unseeded(strategy) as generator:
         effects, updates = Effects(), SummedUpdates()
-        yield _around_replica(fn, strategy, replicas, generator, effects, updates)
+
+        @tf.autograph.experimental.do_not_convert
+        def run(*args: Any, **kwargs: Any) -> Any:
+            step = ReplicaStep(strategy, replicas, generator, updates)
+            try:
+                with entered(step), effects.of_replica():
+                    result = fn(*args, **kwargs)
+                    average_written(step)
+            finally:
+                step.end()
+            return result
+
+        yield run
         effects.arrange()
-
-
-def _around_replica(
-    fn: ReplicaFunction,
-    strategy: tf.distribute.Strategy,
-    replicas: Replicas,
-    generator: Unseeded,
-    effects: Effects,
-    updates: SummedUpdates,
-) -> ReplicaFunction:
-    @tf.autograph.experimental.do_not_convert
-    def run(*args: Any, **kwargs: Any) -> Any:
-        step = ReplicaStep(strategy, replicas, replicas.trace(), generator, updates)
-        try:
-            with entered(step), effects.of_replica():
-                result = fn(*args, **kwargs)
-                average_written(step)
-        finally:
-            step.end()
-        return result
-
-    return run

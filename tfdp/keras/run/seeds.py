@@ -32,14 +32,12 @@ def next_seed(original: Callable[..., Any], self: SeedGenerator, *args: Any, **k
         seed = original(self, *args, **kwargs)
     if step.num_replicas == 1:
         return seed
-    return seed + _offset(step.replica_id, seed.dtype)
+    return seed + _offset(step.rank, seed.dtype)
 
 
-def _offset(replica_id: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+def _offset(rank: int, dtype: tf.DType) -> tf.Tensor:
     """Returns the offset of a seed's two numbers: 0 or more to the first, 0 to the second."""
-    far = tf.cast(replica_id, tf.int64) * _STRIDE
-    far = tf.bitwise.bitwise_and(far, 2 ** (8 * dtype.size - 1) - 1)
-    return tf.stack([tf.cast(far, dtype), tf.zeros([], dtype)])
+    return tf.constant([rank * _STRIDE % 2 ** (8 * dtype.size - 1), 0], dtype)
 
 
 @hook(seed_generator, "global_seed_generator")

@@ -64,7 +64,7 @@ def average_written(step: ReplicaStep) -> None:
     by_dtype: dict[tf.DType, list[Variable]] = {}
     for variable in written:
         by_dtype.setdefault(_summed_as(variable.value.dtype), []).append(variable)
-    sums = step.sum([_partial(step, *each) for each in by_dtype.items()])
+    sums = step.replicas.sum([_partial(step, *each) for each in by_dtype.items()])
     for variables, total in zip(by_dtype.values(), sums, strict=True):
         _write_all(step, variables, total)
 
@@ -76,7 +76,7 @@ def _partial(step: ReplicaStep, dtype: tf.DType, variables: Sequence[Variable]) 
     if not dtype.is_integer:
         return own / tf.cast(step.num_replicas, dtype)
     # The mean of counts or flags may be neither: replica 0's holds.
-    return tf.where(step.of_first, own, tf.zeros_like(own))
+    return own if step.rank == 0 else tf.zeros_like(own)
 
 
 def _write_all(step: ReplicaStep, variables: Sequence[Variable], total: tf.Tensor) -> None:
@@ -122,8 +122,8 @@ def _added(original: Callable[..., Any], variable: Variable, value: Any) -> Any:
 def _together(step: ReplicaStep, variable: Variable, value: tf.Tensor) -> tf.Tensor:
     """Returns the sum, or the mean, of what the replicas add."""
     if variable.aggregation == "sum":
-        return step.sum([value])[0]
-    (total,) = step.sum([tf.cast(value, payloads.precise(value.dtype))])
+        return step.replicas.sum([value])[0]
+    (total,) = step.replicas.sum([tf.cast(value, payloads.precise(value.dtype))])
     return tf.cast(total / tf.cast(step.num_replicas, total.dtype), value.dtype)
 
 
