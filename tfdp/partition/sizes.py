@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-_numbers = itertools.count()
+from tfdp.base.unique_numbers import unique_number
 
 
 class Symbol:
@@ -24,7 +24,7 @@ class Symbol:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._number = next(_numbers)
+        self._number = unique_number()
 
     def __repr__(self) -> str:
         return self.name
