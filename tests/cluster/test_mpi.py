@@ -123,14 +123,13 @@ def mpi4py(monkeypatch):
     """Returns a function that installs an mpi4py with a given world; at first there is none."""
 
     def forget():
-        mpi.connect.cache_clear()
         mpi.broadcast_address.cache_clear()
 
     def install(world, vendor="MPICH"):
         module = types.SimpleNamespace(
             COMM_WORLD=world,
             get_vendor=lambda: (vendor, (1, 0, 0)),
-            Is_initialized=lambda: False,
+            Is_initialized=lambda: bool(initialised),
             Init_thread=lambda: initialised.append(vendor),
         )
         package = types.SimpleNamespace(rc=types.SimpleNamespace(), MPI=module)

@@ -238,7 +238,6 @@ def _parent(pid: int) -> int:
     return int(rest.split()[1])
 
 
-@functools.cache
 def connect(open_mpi: bool | None) -> tuple[Any, str]:
     """Returns the module `mpi4py.MPI`, initialised, or None and the reason why there is none.
 

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import weakref
 from typing import Any
 
 import keras
@@ -15,8 +14,8 @@ from tfdp.optimizers.scaling import ScaledRate
 
 _KERAS_BATCH_SIZE = 32  # the default of `fit` on arrays
 
-# The scaled rates that optimizers were given.
-_GIVEN_RATES: weakref.WeakKeyDictionary[Any, ScaledRate] = weakref.WeakKeyDictionary()
+# The attribute of an optimizer with the scaled rate that it was given.
+_GIVEN_RATE = "_tfdp_given_rate"
 
 
 def prepare(model: Any, arguments: dict[str, Any]) -> None:
@@ -70,7 +69,7 @@ def _compare_batch_and_rate(model: Any, arguments: dict[str, Any]) -> None:
 def scaled_rate(optimizer: Any) -> ScaledRate | None:
     """Returns the `ScaledRate` in an optimizer's rate or schedule; None if there is none now."""
     found = _find_scaled(rate_of_optimizer(optimizer))
-    given = _GIVEN_RATES.get(optimizer)
+    given: ScaledRate | None = vars(optimizer).get(_GIVEN_RATE)
     if found is not None or given is None:
         return found
     is_set_since = not math.isclose(
@@ -82,7 +81,7 @@ def scaled_rate(optimizer: Any) -> ScaledRate | None:
 def note_rate(optimizer: Any, learning_rate: Any) -> None:
     """Keeps the rate that an optimizer is given, since its variable forgets the batch it is for."""
     if isinstance(learning_rate, ScaledRate):
-        _GIVEN_RATES[optimizer] = learning_rate
+        vars(optimizer)[_GIVEN_RATE] = learning_rate  # `setattr` is Keras' own
 
 
 def global_batch_size(arguments: dict[str, Any]) -> int | None:

@@ -1,7 +1,6 @@
 """The errors, and a warning, for objects made on the wrong side of the strategy's scope."""
 
 import logging
-import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -112,17 +111,18 @@ def check_variables(owner: str, variables: Iterable[Any], strategy: Any) -> None
 
 
 _SUBJECT = "a model that was built outside of the scope"
-_meant: weakref.WeakSet[Any] = weakref.WeakSet()  # the models that are to train on one device
+_ON_ONE_DEVICE = "_tfdp_trains_on_one_device"  # an attribute of models
 
 
 def mean_one_device(model: Any) -> None:
     """Notes that a model trains outside of any scope on purpose."""
-    _meant.add(model)
+    vars(model)[_ON_ONE_DEVICE] = True
 
 
 def warn_of_forgotten(model: Any) -> None:
     """Says, once for a strategy, that a model which is to be trained was made outside its scope."""
-    if model in _meant or model.distribute_strategy is not tf.distribute.get_strategy():
+    of_another = model.distribute_strategy is not tf.distribute.get_strategy()
+    if of_another or _ON_ONE_DEVICE in vars(model):
         return  # it trains under a strategy of another kind
     forgotten = [each for each in hooks.users() if each.num_replicas_in_sync > 1]
     told = [each.adapter_state.warned_about for each in forgotten]

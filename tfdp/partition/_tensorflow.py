@@ -40,8 +40,16 @@ function_named = method(tf.Graph, "_get_function")
 
 @functools.cache
 def kernels_of(type_: str) -> Sequence[Any]:
-    """Returns the declarations of the kernels of an operation."""
+    """Returns the declarations of the kernels of an operation, XLA's too."""
+    _register_kernels()
     return get_registered_kernels_for_op(type_).kernel
+
+
+@functools.cache
+def _register_kernels() -> None:
+    """Lets TensorFlow register XLA's kernels, as it does when it first compiles."""
+    with tf.init_scope():  # a graph that is being built would only be given a call
+        tf.function(lambda: tf.constant(0), jit_compile=True)()
 
 
 __all__ = [

@@ -75,7 +75,7 @@ class Flattened:
                 continue
             given = [wires[tensor] for tensor in op.inputs]
             controls = [task for each in op.control_inputs for task in ends[each]]
-            if op.type in CALLS and per_replica_call_of(op.attr("f")) is None:
+            if op.type in CALLS and per_replica_call_of(op) is None:
                 begin = len(self._all)
                 outputs, last = self._add(op.function("f"), given)
                 # Gradients of a function add outputs to its graph, which not all of its calls give.

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from tfdp.base.sharding import Sharding
-from tfdp.partition.sizes import Batch, FixedShard, SizeLike, fixed_cut
+from tfdp.partition.sizes import Batch, FixedShard, SizeLike
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +139,7 @@ def layout_of_parts(cut: Sharding) -> Sharded:
     >>> layout_of_parts(Sharding((3, 5), axis=1, bounds=(0, 2, 5)))
     sharded(axis 1 by parts of 5)
     """
-    return Sharded(cut.axis, fixed_cut(cut.bounds))
+    return Sharded(cut.axis, FixedShard(cut.bounds))
 
 
 def join(a: Layout, b: Layout) -> Layout:

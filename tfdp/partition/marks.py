@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfdp.base.sharding import Sharding
 from tfdp.partition.layouts import Sharded
-from tfdp.partition.sizes import fixed_cut
+from tfdp.partition.sizes import FixedShard
 
 # The type of operation that is a mark, and how its text begins: of a region's border, of a part.
 BORDER = "PreventGradient"
@@ -145,7 +145,7 @@ def part_asked_for(text: bytes) -> Sharded | None:
     if not said.startswith(_PART):
         return None
     axis, *bounds = map(int, said.removeprefix(_PART).split())
-    return Sharded(axis, fixed_cut(tuple(bounds)))
+    return Sharded(axis, FixedShard(tuple(bounds)))
 
 
 def normalization() -> contextlib.AbstractContextManager[object]:

@@ -5,8 +5,6 @@ than their sums, or nothing, the program holds a call in their place. Each repli
 there that is given what it holds of the tensors, and that exchanges with the others what it needs.
 """
 
-import itertools
-import weakref
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -14,6 +12,7 @@ import tensorflow as tf
 
 from tfdp.base.sharding import Sharding
 from tfdp.communication.collectives import map_values
+from tfdp.partition.source import SourceOp
 
 # Tensors, or the rows of some that are zeros elsewhere.
 Value: TypeAlias = tf.Tensor | tf.IndexedSlices
@@ -22,9 +21,8 @@ Value: TypeAlias = tf.Tensor | tf.IndexedSlices
 # one device has; if not, it is the whole, or the replica's own.
 OwnFunction: TypeAlias = Callable[[Sequence[Value], Sequence[bool]], Sequence[Value] | None]
 
-_PREFIX = "tfdp_own_call_"
-
-_numbers = itertools.count()
+# The attribute of a function's graph that says what calls of the function stand for.
+_CALL = "_tfdp_per_replica_call"
 
 
 class PerReplicaCodeError(Exception):
@@ -66,10 +64,6 @@ class PerReplicaCall:
         ]
 
 
-_calls: weakref.WeakValueDictionary[int, PerReplicaCall] = weakref.WeakValueDictionary()
-_kept: weakref.WeakKeyDictionary[tf.Graph, list[PerReplicaCall]] = weakref.WeakKeyDictionary()
-
-
 def own_call(
     values: Sequence[Value],
     uses: Sequence[tf.Variable],
@@ -96,11 +90,11 @@ def own_call(
     Returns:
       What one device makes of the values.
     """
-    number = next(_numbers)
     are_rows = [isinstance(value, tf.IndexedSlices) for value in values]
     call = PerReplicaCall(of_replica, are_rows, gives_alike, cuts)
 
-    def stand_in(*tensors: tf.Tensor) -> list[Value]:
+    def tfdp_per_replica_call(*tensors: tf.Tensor) -> list[Value]:
+        setattr(tf.compat.v1.get_default_graph(), _CALL, call)
         for variable in uses:
             held = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
             tf.raw_ops.AssignVariableOp(resource=variable.handle, value=held)
@@ -110,20 +104,9 @@ def own_call(
         # What it gives is no argument's, which would be taken past the call.
         return [map_values(tf.identity, value) for value in found]
 
-    stand_in.__name__ = f"{_PREFIX}{number}"
-    _calls[number] = call
-    graph = outermost(tf.compat.v1.get_default_graph())
-    _kept.setdefault(graph, []).append(call)
     parts = [part for value in values for part in parts_of(value)]
-    found: list[Value] = tf.function(stand_in, autograph=False)(*parts)
+    found: list[Value] = tf.function(tfdp_per_replica_call, autograph=False)(*parts)
     return found
-
-
-def outermost(graph: tf.Graph) -> tf.Graph:
-    """Returns the graph of the function around all that are being built."""
-    while getattr(getattr(graph, "outer_graph", None), "building_function", False):
-        graph = graph.outer_graph
-    return graph
 
 
 def parts_of(value: Value) -> list[tf.Tensor]:
@@ -142,11 +125,7 @@ def parts_of(value: Value) -> list[tf.Tensor]:
     return [value.values, value.indices, value.dense_shape]
 
 
-def per_replica_call_of(name: str) -> PerReplicaCall | None:
-    """Returns what a call stands for, by the name of the function that it calls; None: itself.
-
-    >>> per_replica_call_of("__inference_step_12") is None
-    True
-    """
-    _, found, number = name.partition(_PREFIX)
-    return _calls[int(number.partition("_")[0])] if found else None
+def per_replica_call_of(op: SourceOp) -> PerReplicaCall | None:
+    """Returns what a call of a function stands for; None: it is a call like any other."""
+    function = op.graph.definition(op.attr("f"))
+    return getattr(getattr(function, "graph", None), _CALL, None)

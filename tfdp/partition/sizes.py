@@ -7,12 +7,11 @@ guessed of it.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-_numbers = itertools.count()
+from tfdp.base.unique_numbers import unique_number
 
 
 class Symbol:
@@ -24,7 +23,7 @@ class Symbol:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._number = next(_numbers)
+        self._number = unique_number()
 
     def __repr__(self) -> str:
         return self.name
@@ -52,23 +51,24 @@ class Batch(Symbol):
 class FixedShard(Batch):
     """An axis of a variable of which each replica holds a part for good, with one entry or more.
 
+    All that have the same bounds are equal.
+
     Args:
       bounds: Where parts begin and end: replica r has the entries `bounds[r]` to `bounds[r + 1]`.
+
+    >>> FixedShard((0, 2, 5)).length, FixedShard((0, 2, 5)) == FixedShard((0, 2, 5))
+    (5, True)
     """
 
     def __init__(self, bounds: tuple[int, ...]) -> None:
         super().__init__(f"parts of {bounds[-1]}", bounds[-1])
         self.bounds = bounds
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FixedShard) and self.bounds == other.bounds
 
-@functools.cache
-def fixed_cut(bounds: tuple[int, ...]) -> FixedShard:
-    """Returns the cut at these bounds: the same for all axes that are cut so.
-
-    >>> fixed_cut((0, 2, 5)).length, fixed_cut((0, 2, 5)) is fixed_cut((0, 2, 5))
-    (5, True)
-    """
-    return FixedShard(bounds)
+    def __hash__(self) -> int:
+        return hash(self.bounds)
 
 
 class Unknown:

@@ -71,7 +71,7 @@ class SourceOp:
         self.inputs: list[SourceTensor] = []
         self.control_inputs: list[SourceOp] = []
         self.is_compiled = _COMPILED in node.attr and node.attr[_COMPILED].b
-        shapes = [_shape(proto) for proto in node.attr["_output_shapes"].list.shape]
+        shapes = map(tf.TensorShape, node.attr["_output_shapes"].list.shape)
         for key in [key for key in node.attr if key.startswith("_") and key not in _KEPT]:
             del node.attr[key]
         dtypes = [dtype for _, _, dtype in outputs_of(node)]
@@ -277,10 +277,8 @@ _COMPILED = "_XlaMustCompile"
 
 
 def definition(type_: str) -> Any:
-    found = _definitions.get(type_)
-    if found is None:
-        found = _definitions[type_] = op_def_registry.get(type_)
-    return found
+    """Returns how a type of operations is declared; None: it is the name of a function."""
+    return op_def_registry.get(type_)
 
 
 def outputs_of(node: NodeDef) -> Sequence[tuple[str, int, tf.DType]]:
@@ -295,15 +293,3 @@ def outputs_of(node: NodeDef) -> Sequence[tuple[str, int, tf.DType]]:
         count = node.attr[arg.number_attr].i if arg.number_attr else 1
         found += [(arg.name, index, dtype) for index in range(count)]
     return found
-
-
-def _shape(proto: Any) -> tf.TensorShape:
-    key = proto.SerializeToString()
-    found = _shapes.get(key)
-    if found is None:
-        found = _shapes[key] = tf.TensorShape(proto)
-    return found
-
-
-_definitions: dict[str, Any] = {}
-_shapes: dict[bytes, tf.TensorShape] = {}

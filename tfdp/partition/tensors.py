@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from tfdp.base.unique_numbers import unique_number
 from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Layout, Replicated, Sharded
 from tfdp.partition.row_ids import RowIds
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 # Values of at most so many entries are followed: shapes, axes, sizes.
 MOST_ENTRIES = 64
-
-_numbers = itertools.count()
 
 
 class Dimension(Symbol):
@@ -81,7 +79,7 @@ class Tensor:
         self.entries = entries
         self.whole: Output | None = local if isinstance(layout, Replicated) else None
         self.parts: dict[Layout, Output] = {}
-        self.number = next(_numbers)
+        self.number = unique_number()
         self.cause: Whole | None = None
         self.origin: Tensor | None = None
         self.names: RowIds | None = None

@@ -86,9 +86,11 @@ def test_two_hooks_of_one_method_and_what_overrides_it_are_put_once(monkeypatch)
         calls.append("second")
         return original(*args)
 
-    entries = [hook_registry.Registration(Adder, "add", each, True) for each in (first, second)]
+    entries = [
+        hook_registry.Registration(Adder, "add", each, True, is_installed=True)
+        for each in (first, second)
+    ]
     monkeypatch.setattr(hook_registry, "REGISTERED", entries)
-    monkeypatch.setattr(hook_registry, "_num_installed", len(entries))
 
     class Late(Adder):
         def add(self, number):

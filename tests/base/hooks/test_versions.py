@@ -6,6 +6,7 @@ import keras
 import pytest
 
 import tfdp.keras
+from tfdp.base import warn_once
 from tfdp.base.hooks import versions
 from tfdp.base.lazy_imports import lazy_names
 from tfdp.errors import HookError
@@ -16,7 +17,7 @@ EXPORT = (keras.Model, "export")
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch):
     tfdp.keras.register()
-    monkeypatch.setattr(versions, "_warned", set())
+    monkeypatch.setattr(warn_once, "_said", set())
 
 
 def test_a_function_that_is_gone_is_an_error_that_names_it_and_the_versions():

@@ -125,7 +125,6 @@ def test_a_program_of_few_operations_is_left_alone():
 
 
 def test_xla_s_kernels_are_known_by_the_dtypes_that_they_take():
-    jit_compilation._register_kernels()
     graph = tf.Graph()
     with graph.as_default():
         product = tf.matmul(tf.ones([1, 1]), tf.ones([1, 1])).op.node_def

@@ -1,12 +1,17 @@
 """Calls in whose place each replica runs its own code: what it is given, and when it runs."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from partition.check import strategy
 
 import tfdp
+from tfdp.partition.flattening import CALLS
 from tfdp.partition.per_replica_call import own_call, per_replica_call_of
+from tfdp.partition.source import SourceGraph
 from tfdp.synchronization import LocalSGD
 
 X = np.random.default_rng(0).normal(size=(7, 3)).astype("float32")
@@ -112,5 +117,20 @@ def test_rows_without_the_shape_of_their_tensor_are_refused():
         own_call([tf.IndexedSlices(tf.ones([1, 2]), [0])], [], lambda values, partials: None)
 
 
-def test_other_functions_are_no_calls_of_the_kind():
-    assert per_replica_call_of("__inference_train_step_7") is None
+def test_a_call_of_another_function_is_none_and_what_it_stands_for_lives_as_its_graph_does():
+    @tf.function
+    def step(x):
+        own_call([x], [], lambda values, partials: None)
+        return tf.function(tf.sin)(x)
+
+    graph = step.get_concrete_function(tf.ones([2])).graph
+    source = SourceGraph(graph)
+    calls = [per_replica_call_of(op) for op in source.ops if op.type in CALLS]
+    assert [call is None for call in calls] == [False, True]
+    kept = weakref.ref(calls[0])
+    del calls
+    gc.collect()
+    assert kept() is not None
+    del step, graph, source
+    gc.collect()
+    assert kept() is None

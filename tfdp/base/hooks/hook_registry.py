@@ -39,20 +39,24 @@ class Hook:
         return (inspect.getdoc(self.wrapper) or "").partition("\n\n")[0]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class Registration:
-    """A function of a class or module that `install` wraps; see `hook` for the attributes."""
+    """A function of a class or module that `install` wraps; see `hook` for the first attributes.
+
+    Attributes:
+      is_installed: Whether `install` has wrapped it, and `remove` has not taken that back.
+    """
 
     owner: Any
     name: str
     wrapper: Callable[..., Any]
     overrides: bool
+    is_installed: bool = False
 
 
 # Keras and TensorFlow hold one function under a name in the whole process. So do these: what is to
-# be put there, how many from the first are in place, and the strategies that need them.
+# be put there, and the strategies that need it.
 REGISTERED: list[Registration] = []
-_num_installed = 0
 _users: weakref.WeakSet[Any] = weakref.WeakSet()
 _lock = threading.RLock()
 # The wrapping functions that are in place, the latest last. The references are weak, so that a
@@ -97,11 +101,10 @@ def install(user: Any = None) -> None:
     Raises:
       HookError: A function to be wrapped does not exist under its name. Nothing was changed then.
     """
-    global _num_installed
     with _lock:
         if user is not None:
             _users.add(user)
-        new = REGISTERED[_num_installed:]
+        new = [entry for entry in REGISTERED if not entry.is_installed]
         if new:
             versions.check(relied_on())
         for entry in new:
@@ -109,7 +112,7 @@ def install(user: Any = None) -> None:
             if entry.overrides:
                 for cls in _subclasses(entry.owner):
                     _cover(cls, entry)
-        _num_installed = len(REGISTERED)
+            entry.is_installed = True
 
 
 def relied_on() -> list[tuple[Any, str]]:
@@ -125,8 +128,8 @@ def users() -> list[Any]:
 def cover(cls: type) -> None:
     """Wraps the overriding methods of a class that was made after `install`, and of its bases."""
     with _lock:
-        for entry in REGISTERED[:_num_installed]:
-            if entry.overrides and issubclass(cls, entry.owner):
+        for entry in REGISTERED:
+            if entry.is_installed and entry.overrides and issubclass(cls, entry.owner):
                 _cover(cls, entry)
 
 
@@ -204,7 +207,6 @@ def remove() -> None:
         ...
     tfdp.errors.HookError: Hooks can be taken back when no strategy is alive, but ...
     """
-    global _num_installed
     with _lock:
         # Strategies that only garbage refers to must not count as alive. A finalizer may keep an
         # object until a later pass of the collector, so there are passes until one finds nothing.
@@ -218,7 +220,8 @@ def remove() -> None:
                 "optimizers and distributed datasets too: `del strategy, model`."
             )
         _take_back(_alive()[::-1])
-        _num_installed = 0
+        for entry in REGISTERED:
+            entry.is_installed = False
 
 
 def function(member: Any) -> Any:

@@ -9,12 +9,12 @@ import functools
 import hashlib
 import inspect
 import json
-import logging
 import pathlib
 import sys
 from collections.abc import Iterable
 from typing import Any
 
+from tfdp.base.warn_once import warn_once
 from tfdp.errors import HookError
 
 _FOLDER = pathlib.Path(__file__).parent / "fingerprints"
@@ -125,9 +125,6 @@ def _minor(version: str) -> list[str]:
     return version.split(".")[:2]
 
 
-_warned: set[tuple[str, ...]] = set()  # a process is told once, however often hooks are added
-
-
 def _warn(package: str, targets: list[tuple[Any, str]]) -> None:
     """Logs once that a version was not tested, and which functions differ from tested ones.
 
@@ -142,10 +139,9 @@ def _warn(package: str, targets: list[tuple[Any, str]]) -> None:
         for owner, name in targets
         if fingerprint(vars(owner)[name]) not in {table.get(title(owner, name)) for table in tables}
     ]
-    if (minor and not changed) or (package, *changed) in _warned:
+    if minor and not changed:
         return
-    _warned.add((package, *changed))
-    logging.getLogger("tfdp").warning(
+    warn_once(
         "%s %s. Install one of the tested versions, or check your program with `tfdp.verify`.",
         f"tfdp was tested with {describe_tested()}, but {describe_current(package)} is installed.",
         f"These functions that tfdp relies on differ there: {', '.join(changed)}"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import itertools
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
+from tfdp.base.unique_numbers import unique_number
 
 # The sums that a recorder keeps since it was made. Only samples add to the last four.
 SUMS = (
@@ -34,16 +35,15 @@ SLOTS = {name: index for index, name in enumerate(SUMS)}
 
 _KINDS = ("buffers", "flags", "ratios")
 
-_NUMBERS = itertools.count(1)  # of buffers, whose names TensorFlow's runtime must not mix up
-
 # The handles of buffers that are gone; the next buffer that is made destroys them.
 _UNUSED: list[tf.Tensor] = []
 
-# What a program is partitioned from knows a tensor alone: `copies_of` looks for its recorder.
-_ALL: weakref.WeakSet[Recorder] = weakref.WeakSet()
+# The attribute of the first replica's handle with those of the others. What a program is
+# partitioned from knows a tensor alone.
+_COPIES = "_tfdp_copies"
 
-# A callback attaches a recorder, a trainer looks for it, and Keras would track an attribute.
-_OF_MODEL: weakref.WeakKeyDictionary[Any, Recorder] = weakref.WeakKeyDictionary()
+# The attribute of a model with its recorder, which `setattr` would make Keras track as state.
+_OF_MODEL = "_tfdp_recorder"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Buffer:
         self.device = device
         self._dtype = tf.as_dtype(initial.dtype)
         self._shape = initial.shape if shape is None else shape
-        self._name = f"tfdp_recording_{next(_NUMBERS)}"
+        self._name = f"tfdp_recording_{unique_number()}"
         with tf.init_scope():
             while _UNUSED:
                 tf.raw_ops.DestroyResourceOp(resource=_UNUSED.pop(), ignore_lookup_error=True)
@@ -163,7 +163,9 @@ class Recorder:
         self.ratios = [Buffer(host, np.zeros(0, np.float32), [None]) for host in hosts]
         self._askers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._samples = False
-        _ALL.add(self)
+        for buffers in (self.buffers, self.flags, self.ratios):
+            first, *others = [buffer.handle for buffer in buffers]
+            setattr(first, _COPIES, others)
 
     def sample(self, asker: Any, on: bool) -> None:
         """Sets whether steps also record what costs time: norms and ratios.
@@ -199,12 +201,12 @@ class Recorder:
 
     def attach(self, model: Any) -> None:
         """Lets functions that train `model` record, if they are made from now on."""
-        _OF_MODEL[model] = self
+        vars(model)[_OF_MODEL] = self
 
     @staticmethod
     def of(model: Any) -> Recorder | None:
         """Returns the recorder that is attached to a model."""
-        return _OF_MODEL.get(model)
+        return vars(model).get(_OF_MODEL)
 
 
 def copies_of(handle: tf.Tensor) -> list[tf.Tensor] | None:
@@ -216,12 +218,8 @@ def copies_of(handle: tf.Tensor) -> list[tf.Tensor] | None:
     Args:
       handle: Any tensor; None is returned if it is no such handle.
     """
-    for recorder in _ALL:
-        for kind in _KINDS:
-            first, *others = getattr(recorder, kind)
-            if first.handle is handle:
-                return [handle, *(buffer.handle for buffer in others)]
-    return None
+    others = getattr(handle, _COPIES, None)
+    return None if others is None else [handle, *others]
 
 
 def _host(device: str) -> str:

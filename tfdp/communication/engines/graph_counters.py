@@ -1,14 +1,12 @@
 """Counters in graphs: the collectives that began and ended, read while a graph runs."""
 
-import itertools
 import threading
 
 import tensorflow as tf
 
+from tfdp.base.unique_numbers import unique_number
 from tfdp.cluster.watchdog import Progress
 from tfdp.communication.engines.sequence import captured
-
-_ordinals = itertools.count()
 
 
 class _Cell:
@@ -21,7 +19,7 @@ class _Cell:
         self._device = device
         with tf.init_scope(), tf.device(device):
             self._handle = tf.raw_ops.VarHandleOp(
-                dtype=tf.int64, shape=[], shared_name=f"tfdp_progress_{next(_ordinals)}"
+                dtype=tf.int64, shape=[], shared_name=f"tfdp_progress_{unique_number()}"
             )
             tf.raw_ops.AssignVariableOp(resource=self._handle, value=tf.constant(0, tf.int64))
 

@@ -18,23 +18,22 @@ from tfdp.errors import CollectiveMismatchError
 # TensorFlow's own strategies count group keys from 1 and instance keys from 100. A key belongs to
 # one list of members for the life of the process, so the keys here start far above.
 _FIRST_KEY = 1 << 24
-_next_key = types.SimpleNamespace(value=_FIRST_KEY)
-_sites = itertools.count()
-_lock = threading.Lock()
+_unused = types.SimpleNamespace(key=_FIRST_KEY, site=0, lock=threading.Lock())
 _current = threading.local()
 
 
 def next_key(count: int = 1) -> int:
     """Returns the first of `count` consecutive keys that nothing in this process has used."""
-    with _lock:
-        first = _next_key.value
-        _next_key.value += count
-    return first
+    with _unused.lock:
+        _unused.key += count
+        return int(_unused.key) - count
 
 
 def next_site() -> int:
     """Returns the number of one more call of varying shape in this process, from 0 on."""
-    return next(_sites)
+    with _unused.lock:
+        _unused.site += 1
+        return int(_unused.site) - 1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import tensorflow as tf
 
 from tfdp.base.batch_shards import share_place
 from tfdp.base.hooks import hook
+from tfdp.base.warn_once import warn_once
 from tfdp.communication.replicas import (
     BatchShard,
     KnownLengths,
@@ -22,11 +22,10 @@ from tfdp.communication.replicas import (
 from tfdp.data.distributed._tensorflow import compute_batch_size, multi_device_iterator_ops
 
 
-@functools.cache
 def warn_if_small(size: int, num_replicas: int) -> None:
     """Warns once if a batch of `size` examples, where known, leaves replicas without work."""
     if 0 < size < num_replicas:
-        logging.getLogger("tfdp").warning(
+        warn_once(
             "A batch of %d examples leaves %d of %d replicas without work in each step. Use a "
             "batch size of at least %d, a multiple of it where you can, or fewer devices.",
             *(size, num_replicas - size, num_replicas, num_replicas),

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tfdp.base.unique_numbers import unique_number
 from tfdp.partition._tensorflow import AttrValue, FunctionDef, NodeDef, make_tensor_proto
 from tfdp.partition.source import outputs_of
-
-_names = itertools.count()
 
 # The device of operations that run in the memory of a replica's host, see `registering.host_of`.
 HOST = "CPU:0"
@@ -35,7 +33,7 @@ class Called:
 
 def unique_name(prefix: str) -> str:
     """Returns a name that no other function of this process has."""
-    return f"{prefix}_tfdp_{next(_names)}"
+    return f"{prefix}_tfdp_{unique_number()}"
 
 
 class Output:

@@ -7,7 +7,6 @@ function that XLA compiles, and no function needs, by way of others, what it giv
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import tensorflow as tf
@@ -95,7 +94,6 @@ class _Kernels:
     """
 
     def __init__(self, device_type: str, program: ReplicaProgram) -> None:
-        _register_kernels()
         self._device_type = device_type
         self._functions = {each.signature.name: each for each in program.functions}
         self._known: dict[str, bool] = {}
@@ -304,9 +302,3 @@ def _draws(node: NodeDef) -> bool:
 
 def _must_compile(node: NodeDef) -> bool:
     return "_XlaMustCompile" in node.attr and node.attr["_XlaMustCompile"].b
-
-
-@functools.cache
-def _register_kernels() -> None:
-    """Lets TensorFlow register XLA's kernels, as it does when it first compiles."""
-    tf.function(lambda: tf.constant(0), jit_compile=True)()

@@ -20,7 +20,7 @@ def call(step: Step) -> Results:
     Rows that are cut by examples, with their places, are summands of what they are rows of. It
     sends what the replicas' function sends, and gives what is whole, each replica's own, or parts.
     """
-    found = per_replica_call_of(step.op.attr("f"))
+    found = per_replica_call_of(step.op)
     assert found is not None  # other calls are taken apart
     given: list[Output] = []
     sent: list[Content] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +9,6 @@ import tensorflow as tf
 
 from tfdp.communication.collectives import unequal_data
 from tfdp.partition import PARTIAL, REPLICATED
-from tfdp.partition.per_replica_call import outermost
 from tfdp.strategy._tensorflow_programs import stop_recording
 from tfdp.strategy.programs.argument_sharding import ArgumentLayouts, ArgumentSharding
 from tfdp.strategy.programs.program_call import ProgramCall
@@ -20,8 +18,8 @@ from tfdp.strategy.programs.program_trace import ProgramOptions, ProgramTrace
 # By how much the squares of norms may differ that processes compute of one batch.
 _ROUNDING = 0.01
 
-# The programs that each graph calls, which must live as long as it does.
-_called: weakref.WeakKeyDictionary[tf.Graph, list[PartialProgram]] = weakref.WeakKeyDictionary()
+# The attribute of a graph with the programs that it calls, which must live as long as it does.
+_CALLED = "_tfdp_programs"
 
 
 class PartialProgram:
@@ -104,4 +102,7 @@ class PartialProgram:
         return unequal_data.checks(tf.cast(differ, tf.int64), [unequal_data.GRADIENTS])
 
     def _keep(self) -> None:
-        _called.setdefault(outermost(tf.compat.v1.get_default_graph()), []).append(self)
+        graph = tf.compat.v1.get_default_graph()
+        while getattr(getattr(graph, "outer_graph", None), "building_function", False):
+            graph = graph.outer_graph
+        setattr(graph, _CALLED, [*getattr(graph, _CALLED, ()), self])

@@ -1,11 +1,11 @@
 """The program of a replica, made of a trace for one way in which its arguments are sharded."""
 
-import logging
 from collections.abc import Sequence
 
 import tensorflow as tf
 
 from tfdp.base import words
+from tfdp.base.warn_once import warn_once
 from tfdp.partition import Batch, Explanation, ReplicaProgram, Sharded, compiled, explain, partition
 from tfdp.partition.program_record import PRODUCTS, Whole
 from tfdp.partition.sizes import divided
@@ -83,10 +83,6 @@ class ProgramBuild:
         return explain(self.explained, lengths)
 
 
-# What was said: the type of an operation, where it is, and why.
-_told: set[tuple[str, str, str]] = set()
-
-
 def tell(program: ReplicaProgram) -> None:
     """Says once of each cause what it costs that an operation is computed whole.
 
@@ -102,19 +98,19 @@ def tell(program: ReplicaProgram) -> None:
     for key, causes in groups.items():
         left = sum(any(each.cause is cause for cause in causes) for each in products)
         sent = [cause for cause in causes if cause.gathered]
-        if key in _told or not (left or sent):
+        if not (left or sent):
             continue
-        _told.add(key)
         after = (
             f"With it each computes all of {left} of the step's {len(products)} products, "
             f"{words.percent(left / len(products))}, which are divided otherwise. "
             if left
             else "The step's products stay divided. "
         )
-        logging.getLogger("tfdp").warning(
+        warn_once(
             "%s in %s is computed by each replica for the whole batch%s. %s%s",
             *(causes[0].operation, causes[0].place, _sent(sent, program.batches), after),
             _remedy(causes[0]),
+            key=key,
         )
 
 

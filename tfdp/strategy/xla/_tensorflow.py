@@ -27,9 +27,6 @@ from tensorflow.python.eager.polymorphic_function.compiler_ir import from_concre
 # The declarations of operations; functions are called by names that are none of theirs.
 from tensorflow.python.framework import op_def_registry
 
-# The kernels of an operation, by the type of the device.
-from tensorflow.python.framework.kernels import get_registered_kernels_for_op
-
 # Whether a graph is traced to be compiled: XLA has no operation that calls a program of JAX.
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
@@ -37,6 +34,7 @@ from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from tfdp.partition import add_function, remove_functions
+from tfdp.partition._tensorflow import kernels_of
 from tfdp.strategy._tensorflow_programs import FunctionDef
 
 __all__ = [
@@ -101,13 +99,4 @@ def is_compiled(type_: str) -> bool:
     """Returns whether TensorFlow can lower a type of operation for XLA, or it is a function."""
     if type_ == "Placeholder" or declaration(type_) is None:
         return True
-    _register_kernels()
-    kernels = get_registered_kernels_for_op(type_).kernel
-    return any(kernel.device_type == "XLA_CPU_JIT" for kernel in kernels)
-
-
-@functools.cache
-def _register_kernels() -> None:
-    """Has TensorFlow declare what it can lower, which it does when it first lowers something."""
-    lowered = tf.function(lambda x: x, jit_compile=True, autograph=False)
-    lowered.experimental_get_compiler_ir(tf.TensorSpec([]))(stage="hlo_serialized")
+    return any(kernel.device_type == "XLA_CPU_JIT" for kernel in kernels_of(type_))

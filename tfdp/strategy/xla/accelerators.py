@@ -1,6 +1,5 @@
 """The accelerators of this host, counted before JAX starts, and other users of them."""
 
-import functools
 import logging
 import os
 from collections.abc import Mapping
@@ -9,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.base import gpus, machine
+from tfdp.base.warn_once import warn_once
 from tfdp.cluster.environment import own_gpus
 from tfdp.strategy.replica_devices import DEVICES_PER_PROCESS, per_process
 from tfdp.strategy.xla._jax import backend_has_started, jax
@@ -93,11 +93,6 @@ def check_there(devices: list[Any], environ: Mapping[str, str] = os.environ) -> 
     )
 
 
-@functools.cache
-def _warn_once(message: str) -> None:
-    logging.getLogger("tfdp").warning("%s", message)
-
-
 def _warn_of_cpu(devices: list[Any]) -> None:
     if len(devices) == 1:
         logging.getLogger("tfdp").warning(
@@ -128,7 +123,7 @@ def leave_to_jax() -> None:
             "there. Where TensorFlow is to compute on them as well, let both take what they need: "
             f"TF_FORCE_GPU_ALLOW_GROWTH=true {_PREALLOCATES}=false."
         ) from error
-    _warn_once(
+    warn_once(
         "The GPUs are JAX's under XLAStrategy: they are hidden from TensorFlow, which would take "
         "their memory. `pip install tensorflow-cpu` in its place has nothing to hide."
     )

@@ -4,33 +4,53 @@ JAX has no way to end such a wait: see `processes`.
 """
 
 import contextlib
-import itertools
+import dataclasses
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tfdp.strategy.xla._jax import jax  # noqa: F401 - of the examples
 
-_calls: list[str] = []
-_outputs: list[Any] = []
-_numbers_of_calls, _numbers_of_steps = itertools.count(1), itertools.count(1)
-_call, _step = [0], [0]  # the numbers of the latest
+
+@dataclasses.dataclass
+class _Pending:
+    """What the process has begun, with the lock under which it is counted.
+
+    Attributes:
+      open_calls: How many calls of all processes are made now.
+      outputs: What tells whether the latest program is computed.
+      calls: How many calls have begun.
+      steps: How many programs have begun.
+    """
+
+    open_calls: int = 0
+    outputs: Sequence[Any] = ()
+    calls: int = 0
+    steps: int = 0
+    lock: Any = dataclasses.field(default_factory=threading.RLock)
+
+
+_pending = _Pending()
 
 
 @contextlib.contextmanager
 def call() -> Iterator[None]:
     """Notes, within the context, a call that all processes make together."""
-    _call[0] = next(_numbers_of_calls)
-    _calls.append("")
+    with _pending.lock:
+        _pending.calls += 1
+        _pending.open_calls += 1
     try:
         yield
     finally:
-        _calls.pop()
+        with _pending.lock:
+            _pending.open_calls -= 1
 
 
 def note(outputs: Sequence[Any]) -> None:
     """Notes the outputs of the latest program, which may still be computed."""
-    _step[0] = next(_numbers_of_steps)
-    _outputs[:] = outputs[:1]
+    with _pending.lock:
+        _pending.steps += 1
+        _pending.outputs = outputs[:1]
 
 
 def wait() -> None:
@@ -41,7 +61,7 @@ def wait() -> None:
     >>> is_any()
     False
     """
-    for array in _outputs:
+    for array in _pending.outputs:
         if not array.is_deleted():
             array.block_until_ready()
 
@@ -56,7 +76,10 @@ def is_any() -> bool:
     >>> is_any()
     False
     """
-    return bool(_calls) or not all(array.is_deleted() or array.is_ready() for array in _outputs[:])
+    outputs = _pending.outputs
+    return _pending.open_calls > 0 or not all(
+        array.is_deleted() or array.is_ready() for array in outputs
+    )
 
 
 def begun() -> tuple[int, int]:
@@ -64,4 +87,5 @@ def begun() -> tuple[int, int]:
 
     A call within which no step was noted yet counts as one.
     """
-    return _step[0] + bool(_calls), _call[0]
+    with _pending.lock:
+        return _pending.steps + (_pending.open_calls > 0), _pending.calls

@@ -14,9 +14,6 @@ THREAD = "tfdp-relay"
 
 _CHUNK_BYTES = 2**16
 
-# The two sides of each connection, which live as long as the process.
-_connections: list[tuple[socket.socket, socket.socket]] = []
-
 
 @contextlib.contextmanager
 def relayed(host: str, port: int) -> Iterator[str]:
@@ -51,7 +48,7 @@ def _accept(listener: socket.socket, address: tuple[str, int]) -> None:
         except OSError:
             client.close()
             continue
-        _connections.append((client, service))
+        client.dup().detach()  # it stays open as long as the process lives
         _in_thread(_pass_on, client, service)
         _in_thread(_pass_back, service, client)
 

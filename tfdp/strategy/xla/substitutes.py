@@ -7,18 +7,15 @@ is lowered a function stands for each, in loops and branches, too, and in gradie
 
 import contextlib
 import functools
-import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from tfdp.base.unique_numbers import unique_number
 from tfdp.strategy.xla._tensorflow import known_by_name
 from tfdp.strategy.xla.projections import Fill, Interpolation, projected
-
-# Behind the names of functions that call what stands for an operation, or may do so.
-_NUMBERS = itertools.count()
 
 
 def is_stood_for(type_: str) -> bool:
@@ -110,7 +107,7 @@ def _stand(nodes: Iterable[tf.compat.v1.NodeDef], made: dict[str, Any]) -> set[s
 
 def _rename_functions(definition: tf.compat.v1.GraphDef) -> None:
     """Gives functions other names: TensorFlow goes on with what it knows by theirs."""
-    library, suffix = definition.library, f"_stand_ins_{next(_NUMBERS)}"
+    library, suffix = definition.library, f"_stand_ins_{unique_number()}"
     names = {each.signature.name for each in library.function}
     nodes = [*definition.node, *(node for each in library.function for node in each.node_def)]
     for node in nodes:

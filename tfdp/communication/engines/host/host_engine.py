@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import threading
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
+from tfdp.base.unique_numbers import unique_number
 from tfdp.communication.engines import sequence
 from tfdp.communication.engines.engine import Engine, check_can_be_gathered
 from tfdp.communication.engines.host import collective_programs
@@ -18,8 +18,6 @@ from tfdp.communication.engines.host.collective_programs import HostCollective
 from tfdp.communication.engines.host.driver import Driver
 from tfdp.communication.engines.sequence import as_token, captured, run_independently
 from tfdp.topology import Exchange, Schedule
-
-_ordinals = itertools.count()
 
 # A collective of a large tensor runs in the driver's thread, so that TensorFlow's threads compute
 # meanwhile; the way there and back takes longer than a small one.
@@ -176,7 +174,7 @@ class _Rank:
 
     def __init__(self, device: str) -> None:
         self.device = device
-        number = next(_ordinals)
+        number = unique_number()
         with tf.init_scope(), tf.device(device):
             self.token = as_token(
                 tf.raw_ops.VarHandleOp(
