@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp.base.batch_shards import largest_share
-from tfdp.data import shard_plan
+from tfdp.base.sharding import largest_share
+from tfdp.data import epoch_plan
+from tfdp.data.epoch_plan import epoch_key, epoch_order
 from tfdp.data.mapping import ExampleFunction, example_function, with_one_shape
-from tfdp.data.order import epoch_key, epoch_order
 from tfdp.data.pipeline_options import PipelineOptions
 from tfdp.data.sources.abstract import AbstractIndexedSource
 
@@ -76,11 +76,11 @@ def indexed_shares(
 ) -> tf.data.Dataset:
     """Returns the shares of `ranks`, batch by batch and rank by rank, of one epoch or all to come.
 
-    For several replicas each share comes with its place in the batch, as `shard_plan.Shares` has
+    For several replicas each share comes with its place in the batch, as `epoch_plan.Shares` has
     it, and an empty share holds a stand-in, an example of its batch.
 
     1. When an iterator reaches an epoch, the epoch's order is drawn and cut into rows of indices
-       (`shard_plan.cut`).
+       (`epoch_plan.cut`).
     2. Rows are read in parallel; or examples, if each is decoded by itself.
     3. `map_fn` runs in parallel on single examples, which are then batched.
     4. The examples that only fill a row are cut off.
@@ -109,7 +109,7 @@ def indexed_shares(
         epoch: np.ndarray, position: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.int64]:
         order = epoch_order(length, seed, int(epoch), shuffle)[int(position) :]
-        shares = shard_plan.cut(order, batch_size, drop_remainder, num_replicas, ranks)
+        shares = epoch_plan.cut(order, batch_size, drop_remainder, num_replicas, ranks)
         return shares.rows.astype(np.int64), shares.places, np.int64(epoch_key(seed, int(epoch)))
 
     def epoch_rows(epoch: tf.Tensor, position: tf.Tensor) -> tf.data.Dataset:

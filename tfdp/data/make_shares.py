@@ -5,10 +5,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.base.batch_shards import largest_share
+from tfdp.base.sharding import largest_share
 from tfdp.data.indexed_shares import indexed_shares
-from tfdp.data.memory_budget import batches_within, example_bytes
-from tfdp.data.pipeline_options import PipelineOptions, empty
+from tfdp.data.pipeline_options import PipelineOptions, batches_within, empty, example_bytes
 from tfdp.data.progress import PipelineProgress, View
 from tfdp.data.sources.abstract import AbstractIndexedSource, AbstractSource, AbstractStreamSource
 from tfdp.data.stream_shares import stream_shares

@@ -11,16 +11,15 @@ import tensorflow as tf
 
 from tfdp.data import pipeline_state as states
 from tfdp.data import unreadable
-from tfdp.data.counting import iterate
+from tfdp.data.epoch_plan import num_batches
 from tfdp.data.feed import AbstractFeed, check_asker
 from tfdp.data.make_shares import make_shares, tuned, without_stand_ins
 from tfdp.data.pipeline_options import PipelineOptions, checked_length
 from tfdp.data.pipeline_state import identify
 from tfdp.data.progress import PipelineProgress, View
-from tfdp.data.shard_plan import num_batches
 from tfdp.data.sources.abstract import AbstractIndexedSource, AbstractSource, AbstractStreamSource
 from tfdp.data.sources.cached import cached
-from tfdp.data.tally import Tally
+from tfdp.data.tally import Tally, iterate
 
 Structure = Any
 
@@ -318,7 +317,7 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
     def cuts(self, num_replicas: int, ranks: range) -> tf.data.Dataset:
         """Returns shares as `for_replicas` does; for several replicas with places and padding rows.
 
-        `shard_plan.Shares` describes a place.
+        `epoch_plan.Shares` describes a place.
 
         >>> import numpy as np, tfdp
         >>> batches = tfdp.data.pipeline(np.arange(4), 3, seed=1, shuffle=False)

@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from tfdp.base.determinism import seconds_in_graph
 from tfdp.communication.replicas import place_and_rows
+from tfdp.data.epoch_plan import epoch_key
 from tfdp.data.indexed_shares import Begin, each_epoch
 from tfdp.data.mapping import example_function, with_one_shape
-from tfdp.data.order import epoch_key
 from tfdp.data.pipeline_options import PipelineOptions
 from tfdp.data.sources.abstract import AbstractStreamSource
 

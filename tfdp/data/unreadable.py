@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tfdp.data.order import epoch_order
+from tfdp.data.epoch_plan import epoch_order
 from tfdp.data.pipeline_options import PipelineOptions
 from tfdp.data.sources.abstract import AbstractIndexedSource, AbstractSource
 

@@ -49,16 +49,17 @@ from tfdp.communication.replicas.batch_shard import (
 from tfdp.communication.replicas.one_process import OneProcess
 from tfdp.communication.replicas.process_group import Agreement, ProcessGroup
 from tfdp.communication.replicas.replicas_protocol import Replicas, Rows, Trace
-from tfdp.communication.replicas.sharded_variables import can_be_sharded, sharding_of
 from tfdp.communication.replicas.strategy_access import (
     CompilesPrograms,
     HasReplicas,
     OfPartials,
+    can_be_sharded,
     compiler_of,
     is_of_tfdp,
     processes_of,
     replicas_of,
     sharder_of,
+    sharding_of,
     sums_of,
 )
 

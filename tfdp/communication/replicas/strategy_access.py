@@ -1,4 +1,4 @@
-"""The way from a `tf.distribute.Strategy` to its replicas and processes."""
+"""The way from a `tf.distribute.Strategy` to its replicas, processes and sharded variables."""
 
 import abc
 import contextlib
@@ -7,6 +7,7 @@ from typing import Protocol
 
 import tensorflow as tf
 
+from tfdp.base.sharding import Sharding
 from tfdp.communication.replicas import one_device
 from tfdp.communication.replicas.one_process import OneProcess
 from tfdp.communication.replicas.process_group import ProcessGroup
@@ -220,3 +221,31 @@ def processes_of(strategy: tf.distribute.Strategy | None) -> ProcessGroup:
     """
     owner = replicas_of(strategy) or compiler_of(strategy)
     return OneProcess() if owner is None else owner.processes
+
+
+def sharding_of(variable: object) -> Sharding | None:
+    """Returns how a variable is cut, TensorFlow's or Keras' around it; None: replicas have it all.
+
+    >>> import keras
+    >>> sharding_of(tf.Variable([1.0, 2.0])) is sharding_of(keras.Variable([1.0, 2.0])) is None
+    True
+    """
+    for held in (variable, getattr(variable, "value", None)):
+        cut = getattr(held, "cut", None)
+        if isinstance(cut, Sharding):
+            return cut
+    return None
+
+
+def can_be_sharded(variable: tf.Variable, replicas: int) -> bool:
+    """Returns whether a variable has numbers to be updated, and an axis with a part for each.
+
+    >>> can_be_sharded(tf.Variable([1.0, 2.0]), 2), can_be_sharded(tf.Variable([1, 2]), 2)
+    (True, False)
+    >>> can_be_sharded(tf.Variable([1.0, 2.0]), 3)
+    False
+    """
+    shape = tf.TensorShape(variable.shape)
+    if not (tf.as_dtype(variable.dtype).is_floating and shape.is_fully_defined()):
+        return False
+    return 0 not in shape and max(shape, default=0) >= replicas

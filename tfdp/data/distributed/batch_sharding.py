@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.base.batch_shards import share_place
 from tfdp.base.hooks import hook
+from tfdp.base.sharding import share_place
 from tfdp.communication.replicas import (
     BatchShard,
     KnownLengths,

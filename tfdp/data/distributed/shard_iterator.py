@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, Self
 import tensorflow as tf
 
 from tfdp.communication.replicas import BatchShard, FullBatchShard, batch_shard, unequal_data
-from tfdp.data.counting import explained
 from tfdp.data.distributed import batch_sharding
 from tfdp.data.distributed._tensorflow import (
     DistributedIterator,
@@ -24,7 +23,7 @@ from tfdp.data.distributed._tensorflow import (
 )
 from tfdp.data.distributed.batch_check import BatchCheck
 from tfdp.data.feed import AbstractFeed
-from tfdp.data.tally import BROKEN, HANDLE_SPEC, Clock, Fetching, Tally
+from tfdp.data.tally import BROKEN, HANDLE_SPEC, Clock, Fetching, Tally, explained
 
 _BROKEN = (
     "The replicas must get the shares of one batch, but these shares belong to several: " + BROKEN

@@ -18,10 +18,9 @@ from tfdp.partition import Explanation, ProgramRecord, lines_named
 from tfdp.strategy._tensorflow import regroup
 from tfdp.strategy._tensorflow_programs import could_possibly_record
 from tfdp.strategy.programs import argument_free_effects
-from tfdp.strategy.programs.arguments import Arguments
+from tfdp.strategy.programs.arguments import Arguments, plain
 from tfdp.strategy.programs.function_outputs import unrecorded
 from tfdp.strategy.programs.one_device_function import AbstractOneDeviceFunction
-from tfdp.strategy.programs.plain_arguments import plain
 from tfdp.strategy.programs.program_call import ProgramCall, call_options, calling_with
 from tfdp.strategy.programs.program_context import ProgramContext
 from tfdp.strategy.programs.program_trace import ProgramOptions, ProgramTrace

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdp.base import batch_shards
+from tfdp.base import sharding
 from tfdp.partition import PARTIAL, Batch, Sharded, host_of
 from tfdp.strategy.programs.argument_sharding import ArgumentLayouts, Irregular
 from tfdp.strategy.programs.program_context import ProgramContext
@@ -100,7 +100,7 @@ class ReplicaRows:
                     found[layout.batch] = self._context.of_all(tf.stack(sizes))
                 else:
                     count = self._context.num_replicas
-                    place = batch_shards.share_place(sizes[0], count, tf.range(count))
+                    place = sharding.share_place(sizes[0], count, tf.range(count))
                     found[layout.batch] = place[1]
         return found
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tfdp.base.batch_shards import share_place
+from tfdp.base.sharding import share_place
 from tfdp.communication.replicas import (
     BatchShard,
     FullBatchShard,

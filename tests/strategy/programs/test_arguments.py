@@ -9,7 +9,7 @@ from partition.check import strategy
 
 from tfdp.errors import GradientError
 from tfdp.strategy.programs import partitioned
-from tfdp.strategy.programs.plain_arguments import plain
+from tfdp.strategy.programs.arguments import plain
 
 X = tf.reshape(tf.range(12.0), [4, 3])
 
