@@ -18,7 +18,7 @@ def batches_by_hand(order, size, drop_remainder):
 
 
 def shares_of(order, size, drop_remainder, replicas, ranks):
-    cut = epoch_plan.cut(order, size, drop_remainder, replicas, ranks)
+    cut = epoch_plan.plan_epoch(order, size, drop_remainder, replicas, ranks)
     return [row[:size].tolist() for row, size in zip(cut.rows, cut.sizes, strict=True)]
 
 
@@ -65,7 +65,7 @@ def test_every_example_is_on_one_replica_once(problem):
 @hypothesis.given(problems())
 def test_what_fills_a_row_is_of_its_own_batch(problem):
     order, size, drop_remainder, replicas = problem
-    rows = epoch_plan.cut(order, size, drop_remainder, replicas, range(replicas)).rows
+    rows = epoch_plan.plan_epoch(order, size, drop_remainder, replicas, range(replicas)).rows
     batches = batches_by_hand(order, size, drop_remainder)
     for number, batch in enumerate(batches):
         of_batch = rows[number * replicas : (number + 1) * replicas]

@@ -56,7 +56,7 @@ TESTED_BY = {
     "random": ["random", "stateful_random"],
     "rowwise": ["normalization", "linear_algebra", "convolutions"],
     "scattering": ["scattering", "self_indexing"],
-    "variables": ["variables", "cut_variables"],
+    "variables": ["variables", "sharded_variables"],
 }
 # What rules share with shape inference.
 SHARED = ["known_products", "known_slices"]

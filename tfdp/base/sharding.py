@@ -56,21 +56,21 @@ def largest_share(size: int, num_replicas: int) -> int:
     return count
 
 
-#: What the strategy's `shard` cuts, each with what comes before it.
+#: What the strategy's `shard` divides, each with what comes before it.
 SHARDS = ("optimizer", "gradients", "parameters")
 
 
 @dataclasses.dataclass(frozen=True)
 class Sharding:
-    """The parts that one variable is cut into along an axis, one for each rank.
+    """The parts that one variable is sharded into along an axis, one for each rank.
 
     Attributes:
       shape: The shape of the variable.
-      axis: The axis along which it is cut.
+      axis: The axis along which it is sharded.
       bounds: Where parts begin and end on that axis: rank r has `bounds[r]` to `bounds[r + 1]`.
 
-    >>> cut = Sharding((5, 3), axis=0, bounds=(0, 3, 5))
-    >>> cut.part_shape(1), cut.size(1)
+    >>> sharding = Sharding((5, 3), axis=0, bounds=(0, 3, 5))
+    >>> sharding.part_shape(1), sharding.size(1)
     ((2, 3), 6)
     """
 
@@ -106,47 +106,47 @@ class Sharding:
 
 
 class EvenSharding:
-    """Cuts variables, one after the other, into parts as even as one axis of each allows.
+    """Shards variables, one after the other, into parts as even as one axis of each allows.
 
     What an axis leaves over goes to the ranks that hold least so far.
 
     Args:
       world_size: The number of ranks.
 
-    >>> cuts = EvenSharding(2)
-    >>> cuts.cut((3,)).bounds, cuts.cut((4, 7)).bounds, cuts.cut((3,)).bounds
-    ((0, 2, 3), (0, 2, 4), (0, 1, 3))
+    >>> even = EvenSharding(2)
+    >>> [even.next_sharding(shape).bounds for shape in [(3,), (4, 7), (3,)]]
+    [(0, 2, 3), (0, 2, 4), (0, 1, 3)]
     """
 
     def __init__(self, world_size: int) -> None:
         self._held = [0] * world_size
 
-    def cut(self, shape: tuple[int, ...]) -> Sharding:
-        """Returns the cut of the next variable, whose shape has an axis and an element or more."""
+    def next_sharding(self, shape: tuple[int, ...]) -> Sharding:
+        """Returns the next variable's sharding; its shape has an axis and an element or more."""
         size = len(self._held)
         axis = min(range(len(shape)), key=lambda k: math.ceil(shape[k] / size) / shape[k])
         each, left = divmod(shape[axis], size)
         least = sorted(range(size), key=lambda rank: (self._held[rank], rank))[:left]
         counts = [each + (rank in least) for rank in range(size)]
-        cut = Sharding(shape, axis, (0, *itertools.accumulate(counts)))
-        self._held = [held + cut.size(rank) for rank, held in enumerate(self._held)]
-        return cut
+        sharding = Sharding(shape, axis, (0, *itertools.accumulate(counts)))
+        self._held = [held + sharding.size(rank) for rank, held in enumerate(self._held)]
+        return sharding
 
 
 def even_sharding(shapes: Sequence[tuple[int, ...]], world_size: int) -> list[Sharding]:
-    """Cuts variables as `EvenSharding` does, from the largest to the smallest.
+    """Shards variables as `EvenSharding` does, from the largest to the smallest.
 
     Args:
       shapes: The variables' shapes, each with an axis and an element or more.
       world_size: The number of ranks.
 
     Returns:
-      A cut for each variable, in their order.
+      A sharding for each variable, in their order.
 
-    >>> [cut.bounds for cut in even_sharding([(3,), (4, 7), (3,)], 2)]
+    >>> [sharding.bounds for sharding in even_sharding([(3,), (4, 7), (3,)], 2)]
     [(0, 2, 3), (0, 2, 4), (0, 1, 3)]
     """
-    cuts = EvenSharding(world_size)
+    shardings = EvenSharding(world_size)
     order = sorted(range(len(shapes)), key=lambda k: -math.prod(shapes[k]))
-    found = {position: cuts.cut(shapes[position]) for position in order}
+    found = {position: shardings.next_sharding(shapes[position]) for position in order}
     return [found[position] for position in range(len(shapes))]

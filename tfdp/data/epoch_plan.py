@@ -79,17 +79,17 @@ def num_batches(length: int, global_batch_size: int, drop_remainder: bool) -> in
     return length // global_batch_size if drop_remainder else -(-length // global_batch_size)
 
 
-def cut(
+def plan_epoch(
     order: np.ndarray,
     global_batch_size: int,
     drop_remainder: bool,
     num_replicas: int,
     ranks: range,
 ) -> ShardPlan:
-    """Cuts what is left of an epoch.
+    """Plans what is left of an epoch.
 
     1. Every `global_batch_size` examples in turn are a batch; the last may be short.
-    2. Each batch is cut into `num_replicas` runs, as even as can be, the first taking the rest.
+    2. Each batch is sharded into `num_replicas` runs, as even as can be, the first taking the rest.
 
     So the batches are the same for any number of replicas, and the shares of all ranks, one after
     the other, are the batch.
@@ -103,23 +103,23 @@ def cut(
 
     Cost: a copy of the ranks' part of `order`.
 
-    >>> shares = cut(np.arange(10), 4, False, num_replicas=2, ranks=range(1, 2))
+    >>> shares = plan_epoch(np.arange(10), 4, False, num_replicas=2, ranks=range(1, 2))
     >>> [row[:size].tolist() for row, size in zip(shares.rows, shares.sizes)]
     [[2, 3], [6, 7], [9]]
     """
     whole, rest = divmod(len(order), global_batch_size)
-    rows, places = _cut_equal(
+    rows, places = _shard_equal(
         order[: whole * global_batch_size].reshape(whole, global_batch_size), num_replicas, ranks
     )
     if rest and not drop_remainder:
-        last, last_places = _cut_equal(order[-rest:].reshape(1, rest), num_replicas, ranks)
+        last, last_places = _shard_equal(order[-rest:].reshape(1, rest), num_replicas, ranks)
         missing = largest_share(global_batch_size, num_replicas) - last.shape[1]
         last = np.pad(last, ((0, 0), (0, missing)), mode="edge")
         rows, places = np.concatenate([rows, last]), np.concatenate([places, last_places])
     return ShardPlan(rows, places)
 
 
-def _cut_equal(
+def _shard_equal(
     batches: np.ndarray, num_replicas: int, ranks: range
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns rows and places of batches of one size, shape (batches, size)."""

@@ -29,7 +29,7 @@ __all__ = [
 
 # The modules that register hooks.
 _MODULES = (
-    "layers.batch_normalization",
+    "batch_normalization",
     "optimizer.optimizer_hooks",
     "run.seeds",
     "run.statistics",

@@ -62,10 +62,10 @@ class FixedShard(Batch):
 
 
 @functools.cache
-def fixed_cut(bounds: tuple[int, ...]) -> FixedShard:
-    """Returns the cut at these bounds: the same for all axes that are cut so.
+def fixed_shard(bounds: tuple[int, ...]) -> FixedShard:
+    """Returns the sharding at these bounds: the same for all axes that are sharded so.
 
-    >>> fixed_cut((0, 2, 5)).length, fixed_cut((0, 2, 5)) is fixed_cut((0, 2, 5))
+    >>> fixed_shard((0, 2, 5)).length, fixed_shard((0, 2, 5)) is fixed_shard((0, 2, 5))
     (5, True)
     """
     return FixedShard(bounds)

@@ -5,8 +5,8 @@ from typing import Any
 
 import keras
 
+from tfdp.keras import batch_normalization
 from tfdp.keras._keras import flatten_layers, own_state
-from tfdp.keras.layers import batch_normalization
 from tfdp.keras.nested_optimizers import innermost
 from tfdp.verification import readings, source_lines
 from tfdp.verification.verification_report import Difference

@@ -13,7 +13,7 @@ import tensorflow as tf
 import tfdp
 from tfdp import topology
 from tfdp.callbacks.manifest import write
-from tfdp.callbacks.manifest.plain import text_of
+from tfdp.callbacks.manifest.strict_json import text_of
 from tfdp.callbacks.manifest.write import described_model, described_strategy
 
 pytestmark = harness.in_one_process

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from partition.check import check, strategy
-from partition.rules.test_cut_variables import sharded_variable
+from partition.rules.test_sharded_variables import sharded_variable
 
 WEIGHTS = np.random.default_rng(0).normal(size=(4, 3, 3)).astype("float32")
 

@@ -11,7 +11,7 @@ from partition.drawn import of_drawn_batches
 from partition.examples import of_any_axes
 
 from tfdp.partition.layouts import Sharded
-from tfdp.partition.rules.shapes import reshaped_cut
+from tfdp.partition.rules.shapes import reshaped_layout
 from tfdp.partition.sizes import Batch, Size, Symbol, product
 from tfdp.partition.tensors import Tensor
 
@@ -284,7 +284,7 @@ def is_carried(tensor, layout, sizes, unknown, inferred, numbers):
     found = False
     for axis in range(len(sizes)):
         known = [None if at in unknown else size for at, size in enumerate(sizes)]
-        cut = reshaped_cut(tensor, layout, known, axis, inferred == axis)
+        cut = reshaped_layout(tensor, layout, known, axis, inferred == axis)
         if cut is None:
             continue
         found = True

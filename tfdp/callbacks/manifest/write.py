@@ -15,7 +15,7 @@ from tfdp.base.atomic_files import replace_text
 from tfdp.base.data_fingerprints import fingerprint
 from tfdp.callbacks.manifest import process_start
 from tfdp.callbacks.manifest.configuration import configuration
-from tfdp.callbacks.manifest.plain import attempted, plain, text_of
+from tfdp.callbacks.manifest.strict_json import attempted, plain, text_of
 
 FORMAT = 1
 

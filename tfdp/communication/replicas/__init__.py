@@ -28,7 +28,7 @@ caller asks whether there is a cluster; where one must act otherwise, it asks `w
 A replica's number is a tensor, `replica_id`: arithmetic with it holds for every replica, so that
 one trace may serve all of them. `Trace` holds what Python may know while a step is traced.
 
-`replicas_of` returns the replicas of a strategy, and `sharder_of` what cuts batches for Keras'
+`replicas_of` returns the replicas of a strategy, and `sharder_of` what shards batches for Keras'
 steps into a `BatchShard` for each replica. `compiler_of` returns what compiles whole programs,
 where a compiler makes the replicas' own. A strategy of another kind, an engine or a sharded
 optimizer implements or wraps the same protocol.

@@ -165,9 +165,9 @@ for _row in TABLE:
 
 @rule("ReverseSequence", partial=True)
 def reverse_sequence(step: Step) -> Results:
-    """Keeps the cut, unless sequences lie along it; keeps summands. Sends nothing.
+    """Keeps the shard, unless sequences lie along it; keeps partials. Sends nothing.
 
-    Where the axis of the sequences' batch is cut, so are their lengths.
+    Where the axis of the sequences' batch is sharded, so are their lengths.
     """
     tensor, lengths = step.inputs
     if has_partials(step):
@@ -179,7 +179,7 @@ def reverse_sequence(step: Step) -> Results:
     if layout is None or layout.axis == sequence:
         return None
     if layout.axis != batch:
-        operands = [tensor.local, step.whole(lengths)]
+        operands = [tensor.local, step.replicated(lengths)]
     elif fits(tensor, layout) and fits(lengths, layout.at(0)):
         operands = [part(step, tensor, layout), part(step, lengths, layout.at(0))]
     else:
@@ -189,9 +189,9 @@ def reverse_sequence(step: Step) -> Results:
 
 @rule("LowerBound", "UpperBound")
 def search(step: Step) -> Results:
-    """Keeps the cut of rows, and of the values that are searched for in a row. Sends nothing.
+    """Keeps the shard of rows, and of the values that are searched for in a row. Sends nothing.
 
-    Sorted rows that are cut along the sorting are made whole.
+    Sorted rows that are sharded along the sorting are gathered.
     """
     rows, values = step.inputs
     layout = values.sharded or rows.sharded
@@ -202,7 +202,7 @@ def search(step: Step) -> Results:
     if layout.axis == 0:
         sorted_rows = part(step, rows, layout)
     elif values.sharded is not None:
-        sorted_rows = step.whole(rows, "values are searched for in it")
+        sorted_rows = step.replicated(rows, "values are searched for in it")
     else:
         return None
     return step.results(step.emit([sorted_rows, part(step, values, layout)]), layout)

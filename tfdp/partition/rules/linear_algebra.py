@@ -41,21 +41,21 @@ def contract(step: Step, terms: Sequence[Sequence[Label]], result: Sequence[Labe
         return _of_partial(step)
     if any(tensor.rank != len(term) for tensor, term in zip(step.inputs, terms, strict=True)):
         return None
-    label = _cut_label(step, terms)
+    label = _sharded_label(step, terms)
     if label is None or (label not in result and not can_be_summed(step.op.outputs[0].dtype)):
         return None
     places = {index: term.index(label) for index, term in enumerate(terms) if label in term}
     found = on_rows(step, places, broadcast=places if isinstance(label, int) else ())
     if found is None:
         return None
-    cut, operands = found
+    layout, operands = found
     if label in result:
-        return step.results(step.emit(operands), cut.at(result.index(label)))
-    return step.results(partials(step, cut, operands, list(places)), PARTIAL)
+        return step.results(step.emit(operands), layout.at(result.index(label)))
+    return step.results(partials(step, layout, operands, list(places)), PARTIAL)
 
 
-def _cut_label(step: Step, terms: Sequence[Sequence[Label]]) -> Label | None:
-    """Returns the axis along which the largest sharded operand is cut."""
+def _sharded_label(step: Step, terms: Sequence[Sequence[Label]]) -> Label | None:
+    """Returns the sharded axis of the largest sharded operand."""
     labels = [
         (estimate(tensor.shape), term[tensor.layout.axis])
         for tensor, term in zip(step.inputs, terms, strict=True)
@@ -65,7 +65,7 @@ def _cut_label(step: Step, terms: Sequence[Sequence[Label]]) -> Label | None:
 
 
 def _of_partial(step: Step) -> Results:
-    """Multiplies a summand by a whole operand, if what will be summed does not grow by it."""
+    """Multiplies a partial by a replicated operand, if what will be summed does not grow by it."""
     layouts = [tensor.layout for tensor in step.inputs]
     others = [layout for layout in layouts if layout != PARTIAL]
     if layouts.count(PARTIAL) != 1 or any(layout != REPLICATED for layout in others):
@@ -97,17 +97,17 @@ def _of_partial(step: Step) -> Results:
     "TridiagonalSolve",
 )
 def of_matrices(step: Step) -> Results:
-    """Keeps a cut that is not of the matrices' own two axes. Sends nothing.
+    """Keeps a shard that is not of the matrices' own two axes. Sends nothing.
 
-    A whole operand is cut, too, if it has more than one matrix; one that is cut otherwise is
-    gathered.
+    A replicated operand is sharded, too, if it has more than one matrix; one that is sharded
+    otherwise is gathered.
     """
     found = None if any(tensor.rank == 1 for tensor in step.inputs) else on_aligned(step, 2)
     if found is None:
         return None
-    cut, operands = found
+    layout, operands = found
     layouts: list[Layout] = [
-        REPLICATED if _is_left_out(step, index) else cut for index in range(len(step.op.outputs))
+        REPLICATED if _is_left_out(step, index) else layout for index in range(len(step.op.outputs))
     ]
     return step.results(step.emit(operands), layouts)
 

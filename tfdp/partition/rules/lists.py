@@ -20,7 +20,7 @@ def new(step: Step) -> Results:
     """Gives a list of nothing yet. Sends nothing."""
     shape, count = step.inputs
     return step.results(
-        step.emit([_without_batch(step, shape), step.whole(count)]), _list_of(step, None)
+        step.emit([_without_batch(step, shape), step.replicated(count)]), _list_of(step, None)
     )
 
 
@@ -38,7 +38,7 @@ def scatter(step: Step) -> Results:
     tensor, indices, shape, count = step.inputs
     step.require_sums([indices, count])
     element, local = _elements(step, tensor)
-    inputs = [local, step.whole(indices), _without_batch(step, shape), step.whole(count)]
+    inputs = [local, step.replicated(indices), _without_batch(step, shape), step.replicated(count)]
     return step.results(step.emit(inputs), _list_of(step, element))
 
 
@@ -53,7 +53,7 @@ def scatter_into(step: Step) -> Results:
         element, local = _elements(step, tensor)
     else:
         element, own, local = _made_to_fit(step, handle, tensor, _stacked(before))
-    inputs = [own, local, step.whole(indices)]
+    inputs = [own, local, step.replicated(indices)]
     return step.results(step.emit(inputs), _list_of(step, element))
 
 
@@ -62,7 +62,7 @@ def stack(step: Step) -> Results:
     """Gives a tensor with the elements' layout, one axis further. Sends nothing."""
     handle, *indices, shape = step.inputs
     element = _element(handle)
-    whole = [step.whole(each) for each in indices]
+    whole = [step.replicated(each) for each in indices]
     outputs = step.emit([handle, *whole, _shape_of(step, shape, element)])
     return step.results(outputs, _stacked(element))
 
@@ -72,7 +72,7 @@ def get_item(step: Step) -> Results:
     """Gives a tensor with the elements' layout. Sends nothing."""
     handle, index, shape = step.inputs
     element = _element(handle)
-    outputs = step.emit([handle, step.whole(index), _shape_of(step, shape, element)])
+    outputs = step.emit([handle, step.replicated(index), _shape_of(step, shape, element)])
     return step.results(outputs, element, entries=[handle.entries])
 
 
@@ -104,7 +104,7 @@ def set_item(step: Step) -> Results:
         element, own, local = item.layout, handle.local, item.local
     else:
         element, own, local = _made_to_fit(step, handle, item, before)
-    inputs = [own, *(step.whole(each) for each in place), local]
+    inputs = [own, *(step.replicated(each) for each in place), local]
     results = step.results(step.emit(inputs), _list_of(step, element))
     if step.op.type == "TensorListPushBack" and (before is None or _same(handle, item)):
         results[0].entries = item.entries
@@ -121,20 +121,20 @@ def length(step: Step) -> Results:
 def resize(step: Step) -> Results:
     """Keeps the layout. Sends nothing."""
     handle, size = step.inputs
-    return step.results(step.emit([handle, step.whole(size)]), handle.layout)
+    return step.results(step.emit([handle, step.replicated(size)]), handle.layout)
 
 
 @rule("TensorListConcatV2")
 def concat(step: Step) -> Results:
-    """Gives elements that are whole, or cut along another axis, in their layout.
+    """Gives elements that are whole, or sharded along another axis, in their layout.
 
-    Elements that are cut along the axis along which they are joined are gathered.
+    Elements that are sharded along the axis along which they are joined are gathered.
     """
     handle, shape, leading = step.inputs
     element = _element(handle)
     if isinstance(element, Sharded) and element.axis == 0:
         return _concat_rows(step, handle, element)
-    outputs = step.emit([handle, _shape_of(step, shape, element), step.whole(leading)])
+    outputs = step.emit([handle, _shape_of(step, shape, element), step.replicated(leading)])
     return step.results(outputs, [element, REPLICATED])
 
 
@@ -152,7 +152,7 @@ def _concat_rows(step: Step, handle: Tensor, element: Sharded) -> Results:
     width = write.reduce("Prod", others, [0])
     flat = write.reshape(stacked, [count, step.entries(element), width])
     rows = Tensor(flat, _stacked(element), [None, element.length, None])
-    whole = step.whole(rows, "elements of a list are joined along the batch")
+    whole = step.replicated(rows, "elements of a list are joined along the batch")
     length = write.multiply(count, step.size(element.length))
     joined = write.reshape(whole, write.concat([write.pack([length], tf.int32), others], 0))
     (lengths,) = step.writer.node(
@@ -179,9 +179,9 @@ def _elements(step: Step, tensor: Tensor) -> tuple[Layout, Output]:
         return tensor.layout, tensor.local
     if tensor.sharded.is_fixed:  # in a loop each element would be gathered by itself
         step.require_joined([tensor])
-        return REPLICATED, step.whole(tensor, f"{step.op.type} makes a list of parts")
+        return REPLICATED, step.replicated(tensor, f"{step.op.type} makes a list of parts")
     if tensor.sharded.axis == 0:
-        return REPLICATED, step.whole(tensor, f"{step.op.type} takes examples one by one")
+        return REPLICATED, step.replicated(tensor, f"{step.op.type} takes examples one by one")
     return tensor.sharded.at(tensor.sharded.axis - 1), tensor.local
 
 
@@ -190,7 +190,7 @@ def _made_to_fit(
 ) -> tuple[Layout, Output, Output]:
     """Returns the layout of a list's elements, the list, and what is put into it, made to have it.
 
-    Where what is put in cannot be cut as the elements are, all are whole.
+    Where what is put in cannot be sharded as the elements are, all are replicated.
     """
     assert isinstance(handle.layout, Listed)
     before = handle.layout.element
@@ -202,7 +202,7 @@ def _made_to_fit(
         else:
             step.require_sums([tensor])
     assert before is not None
-    own = step.to(handle, _list_of(step, before), "an element of another cut is put into a list")
+    own = step.to(handle, _list_of(step, before), "an element of another layout is put into a list")
     return before, own, step.to(tensor, wanted)
 
 
@@ -309,7 +309,7 @@ def has_value(step: Step) -> Results:
 
 
 def _whole(step: Step, value: Tensor) -> Tensor:
-    """Returns a value that is cut, or a list of such, whole."""
+    """Returns a value that is sharded, or a list of such, whole."""
     why = "branches keep it with what cannot be told from it"
     if isinstance(value.layout, Listed) and not value.layout.is_whole:
         layout = Listed(REPLICATED, value.layout.dtype)
@@ -317,5 +317,5 @@ def _whole(step: Step, value: Tensor) -> Tensor:
     if value.sharded is None:
         return value
     step.require_joined([value])
-    step.note_whole(why)
-    return Tensor(step.whole(value, why), REPLICATED, value.shape, value.entries)
+    step.note_gathered(why)
+    return Tensor(step.replicated(value, why), REPLICATED, value.shape, value.entries)

@@ -11,13 +11,13 @@ from tfdp.partition.emit.writer import Output
 from tfdp.partition.flattening import CALLS
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, layout_of_parts
 from tfdp.partition.marks import (
-    BORDER,
+    BOUNDARY,
     FIRST_ROWS,
     MEAN,
     MORE_ROWS,
+    REPLICATED_IN,
     ROWS,
-    WHOLE,
-    border,
+    boundary_of,
     part_asked_for,
 )
 from tfdp.partition.per_replica_call import PerReplicaCodeError, per_replica_call_of
@@ -29,9 +29,9 @@ from tfdp.partition.tensors import Tensor, static
 
 @rule(*CALLS, always=True, partial=True, apart=True)
 def call(step: Step) -> Results:
-    """Takes summands, and rows of summands, and what is the replica's own; all else is whole.
+    """Takes partials, rows of partials, and per-replica values; all else is gathered.
 
-    Rows that are cut by examples, with their places, are summands of what they are rows of. It
+    Rows that are sharded by examples, with their places, are partials of what they are rows of. It
     sends what the replicas' function sends, and gives what is whole, each replica's own, or parts.
     """
     found = per_replica_call_of(step.op.attr("f"))
@@ -60,7 +60,9 @@ def call(step: Step) -> Results:
         step.writer, "update", collective, given, step.op, "each replica runs its own code", sent
     )
     if found.cuts is not None:
-        return step.results(outputs[: len(dtypes)], [layout_of_parts(cut) for cut in found.cuts])
+        return step.results(
+            outputs[: len(dtypes)], [layout_of_parts(sharding) for sharding in found.cuts]
+        )
     layout = REPLICATED if found.gives_alike else LOCAL
     return step.results(outputs[: len(dtypes)], layout)
 
@@ -68,14 +70,14 @@ def call(step: Step) -> Results:
 def _known(step: Step, tensor: Tensor) -> Output:
     if tensor.layout == LOCAL:
         return tensor.local
-    return step.whole(tensor, "a replica's own code uses it")
+    return step.replicated(tensor, "a replica's own code uses it")
 
 
 def _partials(step: Step, values: Sequence[Tensor]) -> list[Output] | None:
-    """Returns what a replica holds of one value, if that is its summand."""
+    """Returns what a replica holds of one value, if that is its partial."""
     first, *others = values
     if step.program.num_replicas == 1 and all(each.layout == REPLICATED for each in values):
-        return [each.local for each in values]  # a sum of one summand
+        return [each.local for each in values]  # a sum of one partial
     if not others:
         return [first.local] if first.layout == PARTIAL else None
     if first.sharded is None or first.layout != others[0].layout:
@@ -83,35 +85,35 @@ def _partials(step: Step, values: Sequence[Tensor]) -> list[Output] | None:
     if first.sharded.axis != 0:
         return None
     places, shape = others
-    return [step.masked(first.local, first.sharded), places.local, step.whole(shape)]
+    return [step.masked(first.local, first.sharded), places.local, step.replicated(shape)]
 
 
-@rule(BORDER, always=True, partial=True)
+@rule(BOUNDARY, always=True, partial=True)
 def cross(step: Step) -> Results:
     """Takes rows that are sharded along the first axis, which are local then, and what is whole.
 
-    Out of the region it gives rows in the layout of those that went in; and summands, which are
+    Out of the region it gives rows in the layout of those that went in; and partials, which are
     the replica's own or, of a mean, that by its examples. Sends nothing. Where the rows that went
-    in are not cut, all is whole, within the region, too. A mark for a part sends summands so that
-    each replica gets the sum of its part.
+    in are not sharded, all is replicated, within the region, too. A mark for a part sends partials
+    so that each replica gets the sum of its part.
     """
     (tensor,) = step.inputs
-    found = border(step.op.attr("message"))
+    found = boundary_of(step.op.attr("message"))
     if found is None:
         part = part_asked_for(step.op.attr("message"))
         if part is None:
             return identity(step)
-        return step.results([step.scattered(tensor, part, "its variable is cut")], part)
+        return step.results([step.scattered(tensor, part, "its variable is sharded")], part)
     kind, region = found
     regions = step.program.regions
-    if kind == WHOLE:
-        return step.results([step.whole(tensor)], REPLICATED)
+    if kind == REPLICATED_IN:
+        return step.results([step.replicated(tensor)], REPLICATED)
     if kind == FIRST_ROWS:
-        is_cut = tensor.sharded is not None and tensor.sharded.axis == 0
-        regions[region] = tensor.sharded if is_cut else None
+        is_sharded = tensor.sharded is not None and tensor.sharded.axis == 0
+        regions[region] = tensor.sharded if is_sharded else None
     layout = regions[region]
     if layout is None:
-        return step.results([step.whole(tensor, "a region has no cut rows")], REPLICATED)
+        return step.results([step.replicated(tensor, "a region has no sharded rows")], REPLICATED)
     if kind in (FIRST_ROWS, MORE_ROWS):
         return step.results([step.to(tensor, layout)], LOCAL)
     if kind == ROWS:

@@ -22,7 +22,9 @@ _HALVES = (tf.float16, tf.bfloat16)
 
 @rule("Sum", partial=True)
 def total(step: Step) -> Results:
-    """Keeps a cut of another axis; over the batch, and of summands, a summand. Sends nothing then.
+    """Keeps a shard of another axis; over the batch, and of partials, gives a partial.
+
+    Sends nothing then.
 
     A scalar in half precision is summed in float32, as one device does, and a small whole number as
     such: each replica sends its result.
@@ -47,9 +49,11 @@ def total(step: Step) -> Results:
 
 @rule("Mean", partial=True)
 def mean(step: Step) -> Results:
-    """Keeps a cut of another axis; over the batch, and of summands, a summand. Sends nothing then.
+    """Keeps a shard of another axis; over the batch, and of partials, gives a partial.
 
-    The summand is the sum, in float32 or wider, divided by the number of the whole batch's entries.
+    Sends nothing then.
+
+    The partial is the sum, in float32 or wider, divided by the number of the whole batch's entries.
     A scalar in half precision is rounded to it once, as one device does: each replica sends it in
     float32. A mean with its variance is whole, and so is that: see `moments`.
     """
@@ -83,7 +87,7 @@ def mean(step: Step) -> Results:
 
 @rule("Max", "Min", "Prod", "All", "Any", "EuclideanNorm")
 def meeting_reduction(step: Step) -> Results:
-    """Keeps a cut of another axis. Over the batch it is whole: each replica sends its result."""
+    """Keeps a shard of another axis. Over the batch each replica sends its result to all."""
     found = _reduced(step)
     if found is None:
         return None
@@ -98,7 +102,7 @@ def meeting_reduction(step: Step) -> Results:
 
 @rule("L2Loss")
 def l2_loss(step: Step) -> Results:
-    """Gives a summand of half the sum of squares. Sends nothing.
+    """Gives a partial of half the sum of squares. Sends nothing.
 
     In half precision each replica sends its result in float32.
     """
@@ -141,7 +145,7 @@ def meeting(
 
 
 def _met(step: Step, layout: Sharded, local: Output, type_: str) -> Results:
-    """Returns the whole result of replicas' results, in the dtype of the operation's output."""
+    """Reduces the replicas' results to the replicated one, in the dtype of the output."""
     masked = step.masked(local, layout, _neutral(type_, local.dtype))
     met = meeting(step, masked, type_, step.shapes()[0] or ())
     return step.results([step.write.cast(met, step.op.outputs[0].dtype)], REPLICATED)
@@ -170,7 +174,7 @@ def _axes(step: Step) -> list[int] | None:
 
 
 def _reduced(step: Step) -> tuple[Sharded, list[int]] | None:
-    """Returns the operand's cut and the axes that are reduced, where both are known."""
+    """Returns the operand's shard and the axes that are reduced, where both are known."""
     layout, axes = step.inputs[0].sharded, _axes(step)
     return None if layout is None or axes is None else (layout, axes)
 
@@ -197,7 +201,7 @@ def _is_scalar(step: Step) -> bool:
 
 
 def _count(step: Step, tensor: Tensor, axes: Sequence[int], dtype: tf.DType) -> Output:
-    """Returns how many entries of the whole tensor are reduced to one.
+    """Returns how many entries of the global tensor are reduced to one.
 
     It is multiplied in float64, which holds whole numbers that are too large for int32.
     """
@@ -237,18 +241,18 @@ def mean_of(
     Args:
       step: The operation.
       moments: What it is one of.
-      layout: The operand's cut.
-      axes: The axes that are reduced, of which the cut one is one.
+      layout: The operand's shard.
+      axes: The axes that are reduced, one of which is sharded.
       count: N, in float64.
 
     Raises:
-      Waiting: The summands are not summed yet.
+      Waiting: The partials are not summed yet.
     """
     write = step.write
     if moments.partial is None:
         shape = step.shapes()[0] or ()
         moments.partial = Tensor(_partial(step, layout, axes, count), PARTIAL, [2, *shape])
-    both = step.whole(moments.partial)
+    both = step.replicated(moments.partial)
     mean, squares = (write.element(both, index) for index in range(2))
     variance = write.maximum(write.subtract(squares, write.multiply(mean, mean)), 0)
     moments.variance = write.cast(variance, tf.float32)

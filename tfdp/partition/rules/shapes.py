@@ -21,7 +21,7 @@ from tfdp.partition.tensors import Tensor
 
 @rule("Rank", "Shape", "ShapeN", "Size", always=True, partial=True)
 def sizes(step: Step) -> Results:
-    """Takes any layout, and gives the whole tensor's sizes, replicated. Sends nothing."""
+    """Takes any layout, and gives the global tensor's sizes, replicated. Sends nothing."""
     if any(each.layout == LOCAL or isinstance(each.layout, Listed) for each in step.inputs):
         return None
     if any(tensor.rank is None for tensor in step.inputs):
@@ -70,7 +70,7 @@ def broadcast_gradient_axes(step: Step) -> Results:
 
 @rule("Reshape", partial=True)
 def reshape(step: Step) -> Results:
-    """Keeps a summand, and a cut where one axis of the result has all the batch's. Sends nothing.
+    """Keeps a partial, and a shard where one axis of the result has all the batch's. Sends nothing.
 
     The result's axis has what the batch was merged with as its inner and outer entries.
     """
@@ -84,17 +84,17 @@ def reshape(step: Step) -> Results:
     said = to.sizes()
     for axis in range(len(sizes)):
         is_inferred = said is not None and isinstance(said[axis], int) and said[axis] == -1
-        layout = reshaped_cut(tensor, tensor.sharded, sizes, axis, is_inferred)
+        layout = reshaped_layout(tensor, tensor.sharded, sizes, axis, is_inferred)
         if layout is not None:
             own = to.local if is_inferred else step.shape_with(to, axis, step.entries(layout))
             return step.results(step.emit([tensor, own]), layout)
     return None
 
 
-def reshaped_cut(
+def reshaped_layout(
     tensor: Tensor, layout: Sharded, sizes: Any, axis: int, is_inferred: bool
 ) -> Sharded | None:
-    """Returns the cut of a reshaped tensor along an axis, if that has all the batch's entries.
+    """Returns the shard of a reshaped tensor along an axis, if that has all the batch's entries.
 
     As rows of numbers, the tensor is [before, batch, after]. The axis has the batch's if `before`
     is the product of the sizes ahead of it and of `outer`, and `after` of `inner` and the sizes
@@ -122,7 +122,7 @@ def reshaped_cut(
 
 @rule("Transpose", "ConjugateTranspose", partial=True)
 def transpose(step: Step) -> Results:
-    """Keeps a summand, and the cut of the batch's axis, wherever it goes. Sends nothing."""
+    """Keeps a partial, and the shard of the batch's axis, wherever it goes. Sends nothing."""
     tensor, order = step.inputs
     if tensor.sharded is None:
         return partial(step)
@@ -135,7 +135,7 @@ def transpose(step: Step) -> Results:
 
 @rule("ExpandDims", partial=True)
 def expand_dims(step: Step) -> Results:
-    """Keeps a summand, and the cut. Sends nothing."""
+    """Keeps a partial, and the shard. Sends nothing."""
     tensor, at = step.inputs
     if tensor.sharded is None or tensor.rank is None:
         return partial(step)
@@ -149,7 +149,7 @@ def expand_dims(step: Step) -> Results:
 
 @rule("Squeeze", partial=True)
 def squeeze(step: Step) -> Results:
-    """Keeps a summand, and the cut of an axis that stays. Sends nothing."""
+    """Keeps a partial, and the shard of an axis that stays. Sends nothing."""
     (tensor,) = step.inputs
     if tensor.sharded is None:
         return partial(step)
@@ -166,7 +166,7 @@ def squeeze(step: Step) -> Results:
 
 @rule("Bitcast")
 def bitcast(step: Step) -> Results:
-    """Keeps the cut, unless the batch's axis is that of the parts of elements. Sends nothing."""
+    """Keeps the shard, unless the batch's axis is that of the parts of elements. Sends nothing."""
     (tensor,) = step.inputs
     rank, layout = step.op.outputs[0].shape.rank, tensor.sharded
     if layout is None or rank is None or layout.axis >= rank:
@@ -175,9 +175,9 @@ def bitcast(step: Step) -> Results:
 
 
 def partial(step: Step) -> Results:
-    """Writes an operation that is linear in its first input on the replica's summand of that."""
+    """Writes an operation that is linear in its first input on the replica's partial of that."""
     tensor, *others = step.inputs
-    if tensor.layout != PARTIAL or tensor.whole is not None:
+    if tensor.layout != PARTIAL or tensor.replicated is not None:
         return None
     if any(other.layout != REPLICATED for other in others):
         return None

@@ -64,7 +64,7 @@ def _why(step: Step) -> str:
 def branch_on_first(step: Step) -> list[Output]:
     """Runs the operation on the first replica, with whole inputs; the others get zeros."""
     inputs = [
-        tensor.local if tensor.layout == LOCAL else step.whole(tensor, _why(step))
+        tensor.local if tensor.layout == LOCAL else step.replicated(tensor, _why(step))
         for tensor in step.inputs
     ]
     if step.program.num_replicas == 1:
@@ -127,9 +127,9 @@ _MOST_SIZES = 6
 
 @rule("DebugNumericSummaryV2")
 def summary(step: Step) -> Results:
-    """Gives a summand: a replica summarizes its share. Sends nothing, or whether all are finite.
+    """Gives a partial: a replica summarizes its share. Sends nothing, or whether all are finite.
 
-    What is not finite adds up to what is not, so a check of the sum is one of the whole tensor.
+    What is not finite adds up to what is not, so a check of the sum is one of the global tensor.
     """
     (tensor,) = step.inputs
     mode, layout = step.op.attr("tensor_debug_mode"), tensor.sharded
@@ -166,7 +166,7 @@ def _of_shape(step: Step, layout: Sharded) -> Output:
 
 @rule("CheckNumericsV2", always=True)
 def checked(step: Step) -> Results:
-    """Keeps the cut; of several checks that fail the first one of the program does. Sends nothing.
+    """Keeps the shard; of several checks that fail, the program's first does. Sends nothing.
 
     They wait for each other, as those of what was summed together would all fail at once.
     """
@@ -180,11 +180,11 @@ def checked(step: Step) -> Results:
 
 @rule("DebugIdentityV2", "Print", always=True)
 def written(step: Step) -> Results:
-    """Keeps the cut; what is written down is gathered for the first replica, which writes it."""
+    """Keeps the shard; what is written down is gathered for the first replica, which writes it."""
     first = step.inputs[0]
     branch_on_first(step)
     results = step.results([step.write.identity(first.local)], first.layout)
-    results[0].whole = results[0].whole or first.whole
+    results[0].replicated = results[0].replicated or first.replicated
     return results
 
 
@@ -192,5 +192,7 @@ def written(step: Step) -> Results:
 def asserted(step: Step) -> Results:
     """Gathers what is asserted and what is said of it: all replicas raise the same error."""
     why = "Assert is of the whole batch"
-    step.emit([each if each.layout == LOCAL else step.whole(each, why) for each in step.inputs])
+    step.emit(
+        [each if each.layout == LOCAL else step.replicated(each, why) for each in step.inputs]
+    )
     return []

@@ -60,8 +60,8 @@ class Arguments:
                 continue
             self._fixed.append(_TENSOR)
         # The shapes of sparse tensors, of which a replica's has as many numbers as the whole one's.
-        self._sizes = {each.cut.stop for each in self._irregular if not each.depth}
-        self._regular = self._cut([None] * len(self.parts), True).are_regular
+        self._sizes = {each.sharded.stop for each in self._irregular if not each.depth}
+        self._regular = self._sharding([None] * len(self.parts), True).are_regular
         self.shapes = [
             _whole_shape(parts, even_over if is_regular else 0)
             if in_parts and index not in self._sizes
@@ -175,8 +175,8 @@ class Arguments:
                 self.shapes[index] = spec.shape
         return specs
 
-    def cut(self, num_replicas: int) -> ArgumentSharding:
-        """Returns how the arguments are cut: each by its first axis, equal lengths together.
+    def sharding(self, num_replicas: int) -> ArgumentSharding:
+        """Returns how the arguments are sharded: each by its first axis, equal lengths together.
 
         One replica takes all as it is: its program is the same for all lengths.
         """
@@ -196,27 +196,27 @@ class Arguments:
         whole = self.lengths_are_known and not any(self._in_parts)
         may_be_empty = not whole or (shortest is not None and shortest < num_replicas)
         if num_replicas == 1:
-            return self._cut(batches, may_be_empty=False).whole()
-        return self._cut(batches, may_be_empty)
+            return self._sharding(batches, may_be_empty=False).whole()
+        return self._sharding(batches, may_be_empty)
 
-    def cut_of_shares(self, counts: RowCounts) -> ArgumentSharding:
-        """Returns how the arguments are cut that are the replicas' shares of batches."""
+    def sharding_of_shards(self, counts: RowCounts) -> ArgumentSharding:
+        """Returns how the arguments are sharded that are the replicas' shares of batches."""
         batches = [
             0 if in_parts and parts[0].shape.rank != 0 else None
             for parts, in_parts in zip(self.parts, self._in_parts, strict=True)
         ]
-        one = self._cut(batches, not counts.all_have_some)._replace(of_shares=True)
+        one = self._sharding(batches, not counts.all_have_some)._replace(of_shares=True)
         return one.by(counts.batches(len(one.heads)))
 
-    def _cut(self, batches: Sequence[int | None], may_be_empty: bool) -> ArgumentSharding:
+    def _sharding(self, batches: Sequence[int | None], may_be_empty: bool) -> ArgumentSharding:
         in_parts, irregular = tuple(self._in_parts), tuple(self._irregular)
         return ArgumentSharding(tuple(batches), in_parts, may_be_empty, irregular=irregular)
 
-    def have_equal_lengths(self, cut: ArgumentSharding) -> tf.Tensor:
+    def have_equal_lengths(self, sharding: ArgumentSharding) -> tf.Tensor:
         """Returns whether arguments that are taken for one batch have one length."""
         first: dict[int, tf.Tensor] = {}
         equal = []
-        for parts, number in zip(self.parts, cut.batches, strict=True):
+        for parts, number in zip(self.parts, sharding.batches, strict=True):
             if number is None:
                 continue
             length = tf.stack([tf.shape(part)[0] for part in parts])

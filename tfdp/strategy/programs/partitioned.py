@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.base.recording import Recorder
-from tfdp.communication.collectives import ended
+from tfdp.communication.collectives import first_failure
 from tfdp.communication.replicas import BatchShard
 from tfdp.partition import Explanation, ProgramRecord, lines_named
 from tfdp.strategy._tensorflow import regroup
@@ -95,15 +95,15 @@ class Partitioned(AbstractOneDeviceFunction):
         return trace.outputs.packed(outputs)
 
     @tf.autograph.experimental.do_not_convert
-    def on_shares(self, cut: BatchShard) -> Any:
+    def on_shares(self, shard: BatchShard) -> Any:
         """Runs the function on a batch, of which every process has its own replicas' shares.
 
         Args:
-          cut: The shares, with a `tf.distribute.DistributedValues` for each tensor.
+          shard: The shards, with a `tf.distribute.DistributedValues` for each tensor.
         """
-        counts = RowCounts.of(cut)
+        counts = RowCounts.of(shard)
         even_over = self._context.num_replicas if counts.all_have_some else 0
-        arguments = Arguments((cut.rows,), {}, even_over)
+        arguments = Arguments((shard.rows,), {}, even_over)
         return self._called_with(self._calls(arguments), arguments, counts)
 
     def write_without_arguments(self) -> None:
@@ -129,7 +129,7 @@ class Partitioned(AbstractOneDeviceFunction):
         graphs = [each.trace.source.graph for traces in self._traces.values() for each in traces]
         lines = [line for graph in graphs for line in lines_named(graph, error.message)]
         step = ""
-        if not lines and self._latest is not None and ended.by(error.message):
+        if not lines and self._latest is not None and first_failure.by(error.message):
             lines = self._latest.program.report.wanting(error.message)
             step = f" `{getattr(self.python_function, '__name__', 'a step')}`"
         if not lines:
@@ -170,13 +170,13 @@ class Partitioned(AbstractOneDeviceFunction):
         [('sum', 4, 4)]
         """
         arguments = Arguments(args, kwargs)
-        cut = arguments.cut(self._context.num_replicas)
-        return self._calls(arguments).by(cut).built.explain(arguments.shapes)
+        sharding = arguments.sharding(self._context.num_replicas)
+        return self._calls(arguments).by(sharding).built.explain(arguments.shapes)
 
     def explain_latest(self) -> Explanation:
         """Returns what the program of the latest call exchanges, and why: see `explain`.
 
-        Bytes of tensors that are cut are in terms of the batches' lengths.
+        Bytes of tensors that are sharded are in terms of the batches' lengths.
 
         Raises:
           ValueError: It was not called yet.
@@ -225,13 +225,13 @@ class Partitioned(AbstractOneDeviceFunction):
 
     def _run(self, calls: TraceCalls, arguments: Arguments, counts: RowCounts | None) -> list[Any]:
         if counts is None:
-            cut = arguments.cut(self._context.num_replicas)
+            sharding = arguments.sharding(self._context.num_replicas)
         else:
-            cut = arguments.cut_of_shares(counts)
-        self._latest = calls.by(cut)
+            sharding = arguments.sharding_of_shards(counts)
+        self._latest = calls.by(sharding)
         if counts is None:
-            return _joined(calls.run(arguments, cut))
-        return _joined(calls.run_on_shares(cut, counts, arguments.parts))
+            return _joined(calls.run(arguments, sharding))
+        return _joined(calls.run_on_shares(sharding, counts, arguments.parts))
 
     @property
     def report(self) -> ProgramRecord:

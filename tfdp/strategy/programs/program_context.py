@@ -96,7 +96,7 @@ class ProgramContext:
         )
         return made, sequences
 
-    def agree_on(self, sequences: Sequences, program: ReplicaProgram, cut: str) -> int:
+    def agree_on(self, sequences: Sequences, program: ReplicaProgram, sharding: str) -> int:
         """Waits until the other processes have the same program, with the same collectives.
 
         Returns a number of 24 bits that tells the program from others.
@@ -104,7 +104,7 @@ class ProgramContext:
         Args:
           sequences: The records of its collectives.
           program: The program.
-          cut: How its arguments are cut.
+          sharding: How its arguments are sharded.
 
         Raises:
           CollectiveMismatchError: They have another.
@@ -117,10 +117,10 @@ class ProgramContext:
 
         def described(number: int) -> str:
             if number == len(operations):
-                return cut
+                return sharding
             return f"{operations[number].type} at {operations[number].line()}"
 
-        texts = [*map(text_of, operations), cut]
+        texts = [*map(text_of, operations), sharding]
         self._agreement.reach_program(texts, name, described)
         self._agreement.reach(sequences, name)
         return int(hashlib.sha256("\n".join(texts).encode()).hexdigest()[:6], 16)

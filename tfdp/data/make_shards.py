@@ -6,14 +6,14 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.base.sharding import largest_share
-from tfdp.data.indexed_shares import indexed_shares
+from tfdp.data.indexed_shards import indexed_shards
 from tfdp.data.pipeline_options import PipelineOptions, batches_within, empty, example_bytes
 from tfdp.data.progress import PipelineProgress, View
 from tfdp.data.sources.abstract import AbstractIndexedSource, AbstractSource, AbstractStreamSource
-from tfdp.data.stream_shares import stream_shares
+from tfdp.data.stream_shards import stream_shards
 
 
-def make_shares(
+def make_shards(
     source: AbstractSource,
     options: PipelineOptions,
     progress: PipelineProgress,
@@ -46,12 +46,12 @@ def make_shares(
     width = largest_share(options.global_batch_size, num_replicas)
     if isinstance(source, AbstractIndexedSource):
         parallel_calls, _ = _limits(options, example_bytes(source.element_spec), width)
-        shares = indexed_shares(
+        shares = indexed_shards(
             source, options, begin, num_replicas, ranks, view.endless, parallel_calls
         )
     else:
         assert isinstance(source, AbstractStreamSource)
-        shares = stream_shares(
+        shares = stream_shards(
             source,
             options,
             begin,
@@ -85,9 +85,9 @@ def _of_share(share_fn: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def without_stand_ins(cuts: tf.data.Dataset) -> tf.data.Dataset:
-    """Removes the stand-ins from shares that come with their places, and the places."""
-    return cuts.map(
+def without_padding_rows(shards: tf.data.Dataset) -> tf.data.Dataset:
+    """Removes the padding rows from shares that come with their places, and the places."""
+    return shards.map(
         lambda share, place: tf.nest.map_structure(lambda leaf: leaf[: place[1]], share)
     )
 

@@ -112,7 +112,6 @@ class PipelinePlace(AbstractPlace):
     def restore(
         self, state: dict[str, Any], random: dict[str, Any], log: Callable[..., None]
     ) -> None:
-        """Moves the pipeline."""
         if "pipeline" not in state:
             raise ValueError(
                 "The data must be those of the checkpoint, but those were no `tfdp.data.pipeline`, "

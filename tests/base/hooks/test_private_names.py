@@ -12,7 +12,7 @@ import tfdp.data
 import tfdp.strategy.data_parallel
 import tfdp.verification.verify  # noqa: F401
 from tfdp import keras as tfdp_keras
-from tfdp.base.hooks import private, versions
+from tfdp.base.hooks import private_names, versions
 
 tfdp_keras.register()
 SHIMS = [module for name, module in sys.modules.items() if re.match(r"tfdp\..*\b_\w+$", name)]
@@ -20,7 +20,7 @@ ATTRIBUTES = {
     versions.title(each.owner, each.name): each
     for shim in SHIMS
     for each in vars(shim).values()
-    if isinstance(each, private.Attribute)
+    if isinstance(each, private_names.Attribute)
 }
 
 

@@ -65,7 +65,7 @@ def each_epoch(
     return tf.data.Dataset.counter().scan(tf.constant(0, tf.int64), advance).flat_map(batches_of)
 
 
-def indexed_shares(
+def indexed_shards(
     source: AbstractIndexedSource,
     options: PipelineOptions,
     begin: Begin,
@@ -77,10 +77,10 @@ def indexed_shares(
     """Returns the shares of `ranks`, batch by batch and rank by rank, of one epoch or all to come.
 
     For several replicas each share comes with its place in the batch, as `epoch_plan.Shares` has
-    it, and an empty share holds a stand-in, an example of its batch.
+    it, and an empty share holds a padding row, an example of its batch.
 
-    1. When an iterator reaches an epoch, the epoch's order is drawn and cut into rows of indices
-       (`epoch_plan.cut`).
+    1. When an iterator reaches an epoch, the epoch's order is drawn and sharded into rows of
+       indices (`epoch_plan.plan_epoch`).
     2. Rows are read in parallel; or examples, if each is decoded by itself.
     3. `map_fn` runs in parallel on single examples, which are then batched.
     4. The examples that only fill a row are cut off.
@@ -109,7 +109,7 @@ def indexed_shares(
         epoch: np.ndarray, position: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.int64]:
         order = epoch_order(length, seed, int(epoch), shuffle)[int(position) :]
-        shares = epoch_plan.cut(order, batch_size, drop_remainder, num_replicas, ranks)
+        shares = epoch_plan.plan_epoch(order, batch_size, drop_remainder, num_replicas, ranks)
         return shares.rows.astype(np.int64), shares.places, np.int64(epoch_key(seed, int(epoch)))
 
     def epoch_rows(epoch: tf.Tensor, position: tf.Tensor) -> tf.data.Dataset:
@@ -146,7 +146,7 @@ def indexed_shares(
 
 
 def _filled(rows: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
-    """Returns the rows that belong to the share; one row, a stand-in, if it has none."""
+    """Returns the rows that belong to the share; one row, a padding row, if it has none."""
     return rows[: tf.maximum(place[1], 1)]
 
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tfdp.callbacks.manifest.plain import plain, text_of
+from tfdp.callbacks.manifest.strict_json import plain, text_of
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def method(owner: type, name: str) -> Callable[..., Any]:
 class Attribute:
     """A private attribute or property of objects of `owner`; a call returns its value.
 
-    `tests/base/hooks/test_private.py` fails where the class no longer mentions the attribute.
+    `tests/base/hooks/test_private_names.py` fails where the class no longer mentions the attribute.
 
     >>> class Layer:
     ...     def __init__(self):

@@ -11,13 +11,13 @@ import tensorflow as tf
 from tfdp.base.determinism import seconds_in_graph
 from tfdp.communication.replicas import place_and_rows
 from tfdp.data.epoch_plan import epoch_key
-from tfdp.data.indexed_shares import Begin, each_epoch
+from tfdp.data.indexed_shards import Begin, each_epoch
 from tfdp.data.mapping import example_function, with_one_shape
 from tfdp.data.pipeline_options import PipelineOptions
 from tfdp.data.sources.abstract import AbstractStreamSource
 
 
-def stream_shares(
+def stream_shards(
     source: AbstractStreamSource,
     options: PipelineOptions,
     begin: Begin,
@@ -27,11 +27,11 @@ def stream_shares(
     ranks: range,
     endless: bool,
 ) -> tf.data.Dataset:
-    """Returns the shares of `ranks` in a stream, as `indexed_shares` returns them.
+    """Returns the shares of `ranks` in a stream, as `indexed_shards` returns them.
 
     1. All examples are read, numbered, and shuffled through a buffer.
     2. The examples before the position are skipped, the others batched.
-    3. Each batch is cut; only the ranks' own shares go through `map_fn`.
+    3. Each batch is sharded; only the ranks' own shares go through `map_fn`.
 
     Args:
       source: The source of the examples.
@@ -59,10 +59,10 @@ def stream_shares(
         return np.int64(epoch_key(seed, int(epoch)))
 
     def epoch_shares(epoch: tf.Tensor, position: tf.Tensor) -> tf.data.Dataset:
-        shares = cut_and_mapped(epoch, position)
+        shares = sharded_and_mapped(epoch, position)
         return _if_any(position, shares, lambda shares: _timed(shares, position, described))
 
-    def cut_and_mapped(epoch: tf.Tensor, position: tf.Tensor) -> tf.data.Dataset:
+    def sharded_and_mapped(epoch: tf.Tensor, position: tf.Tensor) -> tf.data.Dataset:
         key = tf.reshape(tf.numpy_function(key_of, [epoch], tf.int64), [])
         rows = numbered
         if options.shuffle:
@@ -78,7 +78,7 @@ def stream_shares(
             )
             return mapped.batch(options.global_batch_size, options.drop_remainder)
         batches = rows.batch(options.global_batch_size, options.drop_remainder)
-        shares = _cut(batches, num_replicas, ranks)
+        shares = _shard(batches, num_replicas, ranks)
         if options.map_fn is None:
             return shares.map(lambda _, share, place: (share, place))
         return shares.map(
@@ -170,8 +170,8 @@ def _counted(
     return kept.map(lambda _, element: element.get_value())
 
 
-def _cut(batches: tf.data.Dataset, num_replicas: int, ranks: range) -> tf.data.Dataset:
-    """Cuts each batch into the shares of `ranks`, in order, with their places."""
+def _shard(batches: tf.data.Dataset, num_replicas: int, ranks: range) -> tf.data.Dataset:
+    """Shards each batch into the shares of `ranks`, in order, with their places."""
 
     def shares(*batch: Any) -> tf.data.Dataset:
         size = tf.shape(batch[0], tf.int64)[0]
