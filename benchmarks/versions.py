@@ -39,7 +39,7 @@ TESTS = (
     "tests/communication/collectives/test_runtime.py",
     "tests/data/test_tensorflow.py",
     "tests/base/determinism/test_private_names.py",
-    "tests/verification/test_fresh_state.py",
+    "tests/verification/test_training_run.py",
 )
 
 _TIMEOUT_SECONDS = 3600.0

@@ -88,7 +88,7 @@ def traced(name, length, replicas, optimizer=keras.optimizers.Adam, make=tfdp.Da
     iterator = iter(strategy.experimental_distribute_dataset(batches))
 
     if isinstance(strategy, tfdp.DataParallelStrategy):
-        iterator = strategy.extended.cuts(iterator)
+        iterator = strategy.extended.shards(iterator)
         run = strategy.partitioned(model.train_step).on_shares
     else:
         run = functools.partial(_run_as_it_is, strategy, model.train_step)

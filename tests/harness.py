@@ -330,7 +330,7 @@ def is_accumulator(variable):
 
 def is_parted(variable):
     """Whether each replica holds a part of it."""
-    return hasattr(getattr(variable, "value", None), "cut")
+    return hasattr(getattr(variable, "value", None), "sharding")
 
 
 def global_value(variable):

@@ -5,7 +5,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdp.base import batch_shards
+from tfdp.base import sharding
 
 
 class Workers:
@@ -61,7 +61,7 @@ class Workers:
         if self.due is not None:
             for place, end in zip(self.fragments[self.due], self._ends(self.due), strict=True):
                 self.began[place] = end
-        before, ends = self.updates(), np.cumsum(batch_shards.share_sizes(len(x), len(self.models)))
+        before, ends = self.updates(), np.cumsum(sharding.share_sizes(len(x), len(self.models)))
         gradients = []
         for model, a, b in zip(self.models, [0, *ends[:-1]], ends, strict=True):
             with tf.GradientTape() as tape:

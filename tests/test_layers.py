@@ -75,7 +75,7 @@ PRIVATE_ATTRIBUTES_IN = {
         "_iterators",
         "_replica_order",
     },
-    "tfdp/verification/fresh_state.py": {"_rng", "_seed"},
+    "tfdp/verification/training_run.py": {"_rng", "_seed"},
 }
 
 # Python's own.

@@ -90,7 +90,7 @@ PURE = (
     "cluster/launch",
     "tools/report",
     "base/test_bucketing.py",
-    "data/test_shard_plan.py",
+    "data/test_epoch_plan.py",
 )
 
 

@@ -10,11 +10,11 @@ from benchmarks import gathers
 from benchmarks.gathers import GathersOptions, Sent
 
 FOUND = [
-    Sent("one", "gather", "Sort is computed whole", 512, False),
-    Sent("two", "gather", "Sort is computed whole", 2048, False),
+    Sent("one", "gather", "Sort is computed on the gathered batch", 512, False),
+    Sent("two", "gather", "Sort is computed on the gathered batch", 2048, False),
     Sent("two", "sum", "Mean", 4, False),
-    Sent("two", "gather", "Sort is computed whole", 8, True),
-    Sent("three", "gather", "Split is computed whole", None, False),
+    Sent("two", "gather", "Sort is computed on the gathered batch", 8, True),
+    Sent("three", "gather", "Split is computed on the gathered batch", None, False),
 ]
 
 
@@ -22,10 +22,10 @@ def test_a_kind_of_operation_is_a_row_and_the_largest_is_the_first():
     head, _, *rows, _, last = gathers.table(FOUND, 5, 25)
     assert head == "| bytes | what | asked for by | programs |"
     assert rows == [
-        "| 2.05 kB | gather | Sort is computed whole | two and 1 other |",
-        "| 8 B, each round | gather | Sort is computed whole | two |",
+        "| 2.05 kB | gather | Sort is computed on the gathered batch | two and 1 other |",
+        "| 8 B, each round | gather | Sort is computed on the gathered batch | two |",
         "| 4 B | sum | Mean | two |",
-        "| the step knows | gather | Split is computed whole | three |",
+        "| the step knows | gather | Split is computed on the gathered batch | three |",
     ]
     assert last == "Of 5 programs 3 gather something; 0 smaller rows left out."
 

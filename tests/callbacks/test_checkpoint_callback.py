@@ -29,7 +29,7 @@ from resumed_training import (
 import tfdp
 from tfdp import topology
 from tfdp.callbacks.checkpoint import folder
-from tfdp.callbacks.checkpoint.place import PipelinePlace
+from tfdp.callbacks.checkpoint.data_place import PipelinePlace
 from tfdp.strategy import auto_topology
 
 

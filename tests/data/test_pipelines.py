@@ -14,7 +14,7 @@ import tiers
 from hypothesis import strategies as st
 
 import tfdp
-from tfdp.data.order import epoch_order
+from tfdp.data.epoch_plan import epoch_order
 
 
 def as_indexed(ids, **options):

@@ -89,7 +89,7 @@ def test_what_code_of_the_replicas_own_exchanges_is_explained(options, sent):
     own = [each for each in found.collectives if each.kind == "update"]
     assert own[-1].bytes_sent == sent
     assert "test_one_program.py" in own[-1].line
-    assert "code of the replicas' own makes of 2 tensors" in " ".join(str(found).split())
+    assert "per-replica code on 2 tensors" in " ".join(str(found).split())
 
 
 def test_the_error_of_an_operation_names_the_users_line():

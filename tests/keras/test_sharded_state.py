@@ -291,7 +291,7 @@ def test_what_is_kept_by_rows_is_cut_with_the_rows(shard):
 def test_ranks_compare_how_they_have_cut(shard):
     described = rank_agreement.of_variables(built(lambda: optimizers.Adam(0.1), shard))
     kept = [text for name, text in described.items() if name.startswith("slot")]
-    assert "float32 [6, 8], cut along axis 0 at (0, 3, 6)" in kept
+    assert "float32 [6, 8], sharded along axis 0 at (0, 3, 6)" in kept
 
 
 @pytest.mark.exhaustive("test_each_step_is_that_of_one_device")
@@ -603,7 +603,7 @@ def test_small_weights_stay_whole(monkeypatch):
         model = keras.Sequential([keras.Input([256]), layers.Dense(256), layers.Dense(64)])
         counter = tf.Variable(tf.zeros([256, 256]), trainable=False)
     assert [harness.is_parted(each) for each in model.weights] == [True, False, False, False]
-    assert not hasattr(counter, "cut")
+    assert not hasattr(counter, "sharding")
 
 
 def windows_of_two(**options):

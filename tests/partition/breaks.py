@@ -47,16 +47,16 @@ TESTS = ROOT / "tests" / "partition" / "rules"
 
 # The tests of families that have none of their own.
 TESTED_BY = {
-    "kept_shards": ["along_axes", "convolutions", "kept_shards", "linear_algebra", "strings"],
-    "side_effects": ["stateful_random", "control", "lookup_tables"],
-    "known_products": ["contractions"],
+    "kept_shards": ["convolutions", "kept_shards", "linear_algebra", "strings"],
+    "side_effects": ["side_effects", "stateful_random", "control", "lookup_tables"],
+    "known_products": ["linear_algebra"],
     "known_slices": ["slicing"],
-    "lists": ["control"],
+    "lists": ["lists", "control"],
     "philox": ["random"],
     "random": ["random", "stateful_random"],
-    "rowwise": ["normalization", "contractions", "convolutions"],
+    "rowwise": ["normalization", "linear_algebra", "convolutions"],
     "scattering": ["scattering", "self_indexing"],
-    "variables": ["variables", "cut_variables"],
+    "variables": ["variables", "sharded_variables"],
 }
 # What rules share with shape inference.
 SHARED = ["known_products", "known_slices"]

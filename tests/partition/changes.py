@@ -61,7 +61,7 @@ def local(node):
 
 def collectives(node):
     """A collective is dropped: what a replica holds is taken for the whole, or for its part."""
-    if is_call(node, "whole", "part", of="step") and node.args:
+    if is_call(node, "replicated", "part", of="step") and node.args:
         yield local(node.args[0])
     elif is_call(node, "operand") or (is_call(node, "part", "_whole") and len(node.args) > 1):
         yield local(node.args[1])
@@ -69,7 +69,7 @@ def collectives(node):
         yield node.args[1]
     elif is_call(node, "on_first"):
         yield ast.parse(
-            "step.results(step.emit([step.whole(each) for each in step.inputs]), REPLICATED)",
+            "step.results(step.emit([step.replicated(each) for each in step.inputs]), REPLICATED)",
             mode="eval",
         ).body
 

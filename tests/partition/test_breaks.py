@@ -15,11 +15,11 @@ def breaks_in(source, tmp_path, monkeypatch):
 
 
 def test_each_break_changes_one_thing(tmp_path, monkeypatch):
-    source = "def rule(step):\n    a = step.whole(x)\n    return step.masked(a * b, cut)"
+    source = "def rule(step):\n    a = step.replicated(x)\n    return step.masked(a * b, cut)"
     broken = breaks_in(source, tmp_path, monkeypatch)
     assert {said: text for said, text in broken.items() if "collectives" in said} == {
-        "family.rule:2: collectives: step.whole(x) -> x.local": source.replace(
-            "step.whole(x)", "x.local"
+        "family.rule:2: collectives: step.replicated(x) -> x.local": source.replace(
+            "step.replicated(x)", "x.local"
         )
     }
     assert [text.splitlines()[-1].strip() for text in broken.values()][1:] == [

@@ -9,7 +9,7 @@ import tensorflow as tf
 from nccl_rules import as_nccl
 
 from tfdp import topology
-from tfdp.topology import topology_json
+from tfdp.topology import serialization
 
 __all__ = ["as_nccl"]
 
@@ -45,10 +45,10 @@ def test_a_file_keeps_the_decision_and_gives_it_back(tmp_path, monkeypatch, capl
     path = tmp_path / "topology.json"
     monkeypatch.setenv("TFDP_TOPOLOGY_FILE", str(path))
     first = harness.strategy(3, topology="auto").topology
-    assert topology_json.loads(path.read_text(), [0, 0, 0], "") == first
+    assert serialization.loads(path.read_text(), [0, 0, 0], "") == first
     links = topology.Links(1e-3, 1e8, 1e-3, 1e8)
     kept = topology.Auto((topology.Rule(None, topology.Tree()),), 2**21, links)
-    path.write_text(topology_json.dumps(kept, [0, 0, 0]))
+    path.write_text(serialization.dumps(kept, [0, 0, 0]))
     with caplog.at_level(logging.INFO, "tfdp"):
         strategy = harness.strategy(3, topology="auto")
     assert strategy.topology == kept
@@ -79,7 +79,7 @@ def test_a_file_that_cannot_be_right_is_named(spoil, message, tmp_path, monkeypa
     monkeypatch.setenv("TFDP_TOPOLOGY_FILE", str(path))
     links = topology.Links(1e-3, 1e8, 1e-3, 1e8)
     kept = topology.Auto((topology.Rule(None, topology.Tree()),), 2**21, links)
-    path.write_text(spoil(topology_json.dumps(kept, [0, 0, 0])), errors="surrogateescape")
+    path.write_text(spoil(serialization.dumps(kept, [0, 0, 0])), errors="surrogateescape")
     with pytest.raises(ValueError, match=message) as raised:
         harness.strategy(3, topology="auto")
     assert "topology.json" in str(raised.value)

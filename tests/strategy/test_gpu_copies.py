@@ -84,7 +84,7 @@ def test_a_step_decides_on_the_host(length, host, monkeypatch):
     def next_step(iterator):
         return step.on_shares(next(iterator))
 
-    graph = next_step.get_concrete_function(iter(batches).cuts).graph
+    graph = next_step.get_concrete_function(iter(batches).shards).graph
     assert not elsewhere(graph)
 
 

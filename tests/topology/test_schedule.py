@@ -6,8 +6,10 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from topology import worlds
 
 from tfdp import topology
+from tfdp.topology import schedule
 
 
 def transfer(source, target, start=0, stop=1, reduce=False):
@@ -109,3 +111,15 @@ def test_chunks_cover_the_buffer_in_nearly_equal_pieces(chunks, elements):
     lengths = {piece.stop - piece.start for piece in pieces}
     assert max(lengths) - min(lengths) <= 1
     assert schedule.slice_of(range(chunks), elements) == slice(0, elements)
+
+
+@given(worlds.any_hosts())
+@worlds.few
+def test_every_rank_is_in_the_group_of_its_host_in_ascending_order(hosts):
+    groups = schedule.ranks_of_hosts(len(hosts), hosts)
+    assert sorted(rank for ranks in groups for rank in ranks) == list(range(len(hosts)))
+    assert [hosts[ranks[0]] for ranks in groups] == sorted(set(hosts))
+    for ranks in groups:
+        assert ranks == sorted(ranks)
+        assert {hosts[rank] for rank in ranks} == {hosts[ranks[0]]}
+    assert schedule.host_order(len(hosts), hosts) == [rank for ranks in groups for rank in ranks]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tfdp.verification import layer_outputs, run_differences, source_lines
+from tfdp.verification import probes, run_differences, source_lines
 from tfdp.verification.readings import GRADIENTS, LOSS, METRICS, OPTIMIZER, WEIGHTS
 
 
@@ -81,22 +81,20 @@ def test_a_difference_counts_above_the_tolerance_and_ten_times_the_control():
 def test_layers_are_compared_up_to_a_call_that_only_one_run_makes():
     first, second = array(2, 4), array(1)
     reference = [
-        layer_outputs.LayerCall("a", (first,)),
-        layer_outputs.LayerCall("b", (first, second)),
+        probes.LayerCall("a", (first,)),
+        probes.LayerCall("b", (first, second)),
     ]
     moved = [
-        layer_outputs.LayerCall("a", (first,)),
-        layer_outputs.LayerCall("b", (first + array(1), second)),
+        probes.LayerCall("a", (first,)),
+        probes.LayerCall("b", (first + array(1), second)),
     ]
     expected = {(0, "layer output", "a"): 0.0, (1, "layer output", "b"): 0.25}
-    assert layer_outputs.differences(reference, moved) == expected
-    assert layer_outputs.differences(
-        reference, [*moved[:1], layer_outputs.LayerCall("c", (second,))]
-    ) == {(0, "layer output", "a"): 0.0}
-    assert layer_outputs.differences(reference, []) == {}, "other processes are told nothing"
-    (found,) = layer_outputs.differences(
-        reference[:1], [layer_outputs.LayerCall("a", (second,))]
-    ).values()
+    assert probes.differences(reference, moved) == expected
+    assert probes.differences(reference, [*moved[:1], probes.LayerCall("c", (second,))]) == {
+        (0, "layer output", "a"): 0.0
+    }
+    assert probes.differences(reference, []) == {}, "other processes are told nothing"
+    (found,) = probes.differences(reference[:1], [probes.LayerCall("a", (second,))]).values()
     assert found == np.inf
 
 

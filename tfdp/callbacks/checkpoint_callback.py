@@ -15,7 +15,7 @@ from tfdp.base import machine
 from tfdp.callbacks.checkpoint import callback_states, checkpoint_checks, folder, model_variables
 from tfdp.callbacks.checkpoint.agreed_points import INTERVAL, AgreedPoints
 from tfdp.callbacks.checkpoint.checkpoint_writer import CheckpointWriter
-from tfdp.callbacks.checkpoint.place import AbstractPlace
+from tfdp.callbacks.checkpoint.data_place import AbstractPlace
 from tfdp.callbacks.checkpoint.remote_path import as_path
 from tfdp.cluster import run_status
 from tfdp.communication.collectives import random_states

@@ -13,7 +13,7 @@ from tfdp import cluster
 from tfdp.base.log_lines import FORMAT
 from tfdp.base.recording import Recorder
 from tfdp.base.stragglers import LEAST_SAMPLES, stragglers
-from tfdp.callbacks.checkpoint.place import AbstractPlace
+from tfdp.callbacks.checkpoint.data_place import AbstractPlace
 from tfdp.callbacks.log_files import LogFiles
 from tfdp.callbacks.loss_scale import applied_steps
 from tfdp.callbacks.manifest import write_manifest

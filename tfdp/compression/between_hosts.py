@@ -92,7 +92,7 @@ class BetweenHosts(UpdateCompression):
         within, between = transport.levels()
         count, shapes = within.world_size, [gradient.shape for gradient in bucket.gradients]
         sizes = [-(-math.prod(shape) // count) for shape in shapes]
-        parts = [_cut(gradient, count) for gradient in bucket.gradients]
+        parts = [_padded(gradient, count) for gradient in bucket.gradients]
         of_host = within.sum_rows(tf.concat(parts, axis=1))
         own_parts = tf.split(of_host, sizes)
         found = self.inner.sum(dataclasses.replace(bucket, gradients=own_parts), between)
@@ -105,7 +105,7 @@ class BetweenHosts(UpdateCompression):
         return Sums(joined, own, bucket.slots)
 
 
-def _cut(tensor: tf.Tensor, count: int) -> tf.Tensor:
+def _padded(tensor: tf.Tensor, count: int) -> tf.Tensor:
     """Returns the elements as [count, part], filled with zeros."""
     flat = tf.reshape(tensor, [-1])
     filled = tf.pad(flat, [[0, -math.prod(tensor.shape) % count]])

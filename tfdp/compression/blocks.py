@@ -74,7 +74,7 @@ class AbstractBlockCompression(AbstractLossyCompression):
         return True
 
     def compressed_parts(
-        self, bucket: Bucket, cuts: Sequence[Sharding], transport: Transport
+        self, bucket: Bucket, shardings: Sequence[Sharding], transport: Transport
     ) -> Sums:
         """Returns this replica's parts of the sums of blocks that are quantized once.
 
@@ -84,17 +84,19 @@ class AbstractBlockCompression(AbstractLossyCompression):
         3. A replica decodes the n codes of its parts, and adds them up as float32.
 
         >>> from tfdp.compression import Int8, Sign
-        >>> bucket, cut = Bucket.of([127.0, -5.0, 0.0]), Sharding((3,), axis=0, bounds=(0, 3))
+        >>> bucket, sharding = Bucket.of([127.0, -5.0, 0.0]), Sharding((3,), axis=0, bounds=(0, 3))
         >>> for each in (Int8(block=4), Sign(block=32)):
-        ...     found = each.compressed_parts(bucket, [cut], Transport(tf.identity))
+        ...     found = each.compressed_parts(bucket, [sharding], Transport(tf.identity))
         ...     print(found.sums[0].numpy().tolist())
         [127.0, -5.0, 0.0]
         [44.0, -44.0, 44.0]
         """
         count, rank, block = transport.world_size, transport.rank, self.block
-        pairs = list(zip(bucket.gradients, cuts, strict=True))
-        parts = [[tensor[cut.index(other)] for tensor, cut in pairs] for other in range(count)]
-        shapes = [[cut.part_shape(other) for cut in cuts] for other in range(count)]
+        pairs = list(zip(bucket.gradients, shardings, strict=True))
+        parts = [
+            [tensor[sharding.index(other)] for tensor, sharding in pairs] for other in range(count)
+        ]
+        shapes = [[sharding.part_shape(other) for sharding in shardings] for other in range(count)]
         longest = max(sum(-(-math.prod(shape) // block) for shape in own) for own in shapes)
         blocks = tf.stack([_in_blocks(own, block, longest) for own in parts])
         sizes = tf.stack([_sizes(own, block, longest) for own in shapes])
@@ -103,8 +105,8 @@ class AbstractBlockCompression(AbstractLossyCompression):
         of_ranks = zip(tf.unstack(self.decode(code), count), shapes, strict=True)
         sent = [_joined(of_rank, own) for of_rank, own in of_ranks]
         own = [
-            tf.concat([of_rank[index] for of_rank in sent], cut.axis)
-            for index, cut in enumerate(cuts)
+            tf.concat([of_rank[index] for of_rank in sent], sharding.axis)
+            for index, sharding in enumerate(shardings)
         ]
         return Sums(_joined(total, shapes[rank]), own, bucket.slots)
 

@@ -135,7 +135,7 @@ class ErrorFeedback(UpdateCompression):
         return self.inner.sums_parts
 
     def compressed_parts(
-        self, bucket: Bucket, cuts: Sequence[Sharding], transport: Transport
+        self, bucket: Bucket, shardings: Sequence[Sharding], transport: Transport
     ) -> Sums:
         """Returns the inner compression's parts of the sums of gradients and residuals.
 
@@ -145,15 +145,15 @@ class ErrorFeedback(UpdateCompression):
 
         >>> from tfdp.compression import Int8
         >>> bucket = Bucket.of([1.0, 2.0], slots=[{"residual": tf.constant([0.5, 0.0])}])
-        >>> cut, alone = Sharding((2,), axis=0, bounds=(0, 2)), Transport(tf.identity)
-        >>> found = ErrorFeedback(Int8(block=4)).compressed_parts(bucket, [cut], alone)
+        >>> sharding, alone = Sharding((2,), axis=0, bounds=(0, 2)), Transport(tf.identity)
+        >>> found = ErrorFeedback(Int8(block=4)).compressed_parts(bucket, [sharding], alone)
         >>> found.own[0].shape, found.slots[0]["residual"].shape
         (TensorShape([2]), TensorShape([2]))
         """
         corrected = _corrected(bucket)
         known = [gradient + poison(gradient) for gradient in corrected.gradients]
         given = dataclasses.replace(corrected, gradients=known)
-        return _kept(bucket, corrected, self.inner.compressed_parts(given, cuts, transport))
+        return _kept(bucket, corrected, self.inner.compressed_parts(given, shardings, transport))
 
 
 def _corrected(bucket: Bucket) -> Bucket:

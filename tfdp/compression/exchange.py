@@ -25,7 +25,7 @@ class ExchangeOptions:
 
     @property
     def keeps_partials(self) -> bool:
-        """Whether code of the replicas' own wants summands of gradients, and not their sums."""
+        """Whether code of the replicas' own wants partials of gradients, and not their sums."""
         if self.shard is not None:  # parts are cast in the program itself
             return self.update_compression is not None
         return not (self.compression is None and self.synchronization is None)

@@ -119,7 +119,6 @@ def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
 def _summed(
     tensors: Sequence[tf.Tensor], sum_: Callable[[tf.Tensor], tf.Tensor]
 ) -> list[tf.Tensor]:
-    """Sums tensors in one buffer."""
     flat = sum_(tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0))
     parts = tf.split(flat, [math.prod(tensor.shape) for tensor in tensors])
     return [tf.reshape(part, like.shape) for part, like in zip(parts, tensors, strict=True)]

@@ -211,7 +211,7 @@ class UpdateCompression(abc.ABC):
         """Returns the sums over all replicas, of which there are at least two."""
 
     def compressed_parts(
-        self, bucket: Bucket, cuts: Sequence[Sharding], transport: Transport
+        self, bucket: Bucket, shardings: Sequence[Sharding], transport: Transport
     ) -> Sums:
         """Returns this replica's shards of the sums over all replicas, and its terms unsharded.
 
@@ -219,15 +219,15 @@ class UpdateCompression(abc.ABC):
 
         Args:
           bucket: The gradients, not sharded.
-          cuts: The sharding of each gradient over the replicas.
+          shardings: The sharding of each gradient over the replicas.
           transport: Sends the payloads.
 
         >>> from tfdp.communication.collectives import Transport
         >>> from tfdp.compression import Bucket, ErrorFeedback, Int8
         >>> bucket = Bucket.of([127.0, -5.0, 0.0], slots=[{"residual": tf.zeros([3])}])
-        >>> cut = Sharding((3,), axis=0, bounds=(0, 3))
+        >>> sharding = Sharding((3,), axis=0, bounds=(0, 3))
         >>> feedback = ErrorFeedback(Int8(block=4))
-        >>> found = feedback.compressed_parts(bucket, [cut], Transport(tf.identity))
+        >>> found = feedback.compressed_parts(bucket, [sharding], Transport(tf.identity))
         >>> found.sums[0].numpy().tolist()
         [127.0, -5.0, 0.0]
         """

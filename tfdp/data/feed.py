@@ -41,15 +41,15 @@ class AbstractFeed(abc.ABC):
     @property
     @abc.abstractmethod
     def tally(self) -> Tally:
-        """The tally in which iterators count the batches that steps take of `cuts`."""
+        """The tally in which iterators count the batches that steps take of `shards`."""
 
     @abc.abstractmethod
-    def cuts(self, num_replicas: int, ranks: range) -> tf.data.Dataset:
+    def shards(self, num_replicas: int, ranks: range) -> tf.data.Dataset:
         """Returns the shares of `ranks`, batch by batch, and each batch's shares rank by rank.
 
-        For several replicas each element is a pair (a share, its `shares.share_place`), and a share
-        without examples holds a stand-in, an example of its batch. For one replica the element is
-        the batch.
+        For several replicas each element is a pair (a share, its `sharding.share_place`), and a
+        share without examples holds a padding row, an example of its batch. For one replica the
+        element is the batch.
         """
 
     @abc.abstractmethod

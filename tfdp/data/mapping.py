@@ -32,7 +32,7 @@ def example_function(map_fn: Callable[..., Any] | None) -> ExampleFunction:
 
 
 def check_dense(element_spec: Any, described: str) -> None:
-    """Raises ValueError unless all parts of an example are tensors, which can be cut and batched.
+    """Raises ValueError unless all parts of an example are tensors, which can be batched.
 
     Args:
       element_spec: The spec of the example.

@@ -1,14 +1,19 @@
-"""The options of a pipeline: checked when they are given, and against the number of examples."""
+"""The options of a pipeline: checked when they are given, and against the number of examples.
+
+The limit of memory decides how many batches are read and mapped beforehand.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import operator
+import os
 from collections.abc import Callable
 from typing import Any, Literal
 
+import tensorflow as tf
+
 from tfdp.data.mapping import check_dense
-from tfdp.data.memory_budget import check_buffer
 from tfdp.data.sources.abstract import AbstractIndexedSource, AbstractSource, AbstractStreamSource
 
 
@@ -111,3 +116,48 @@ def _check_whole(name: str, value: Any, least: int, example: str) -> None:
             f"`{name}` must be a whole number of at least {least}; received {value!r}. Use "
             f"`{name}={example}`."
         )
+
+
+def example_bytes(element_spec: Any) -> int | None:
+    """Returns the bytes of one example; None where shapes vary, and for strings.
+
+    >>> example_bytes((tf.TensorSpec([28, 28], tf.uint8), tf.TensorSpec([], tf.int32)))
+    788
+    """
+    total = 0
+    for spec in tf.nest.flatten(element_spec):
+        fixed = isinstance(spec, tf.TensorSpec) and spec.shape.is_fully_defined()
+        if not fixed or spec.dtype in (tf.string, tf.variant, tf.resource):
+            return None
+        total += spec.shape.num_elements() * spec.dtype.size
+    return total
+
+
+def batches_within(memory_bytes: int, batch_bytes: int) -> tuple[int, int]:
+    """Returns the most batches that may be made at once, and the most that may wait for the steps.
+
+    Batches in the making and waiting batches share the memory, half each; one of each must be
+    possible.
+
+    Args:
+      memory_bytes: The bytes for both.
+      batch_bytes: The bytes of one process' part of a batch.
+
+    >>> batches_within(10_000_000, 1_000_000)[1]
+    5
+    """
+    half = max(1, memory_bytes // 2 // max(1, batch_bytes))
+    return min(half, os.cpu_count() or 1), half
+
+
+def check_buffer(buffer: int, element_spec: Any, memory_bytes: int | None) -> None:
+    """Raises ValueError if a buffer of so many examples takes more than `memory_bytes`."""
+    size = example_bytes(element_spec)
+    if memory_bytes is None or size is None or buffer * size <= memory_bytes:
+        return
+    raise ValueError(
+        f"The examples that `shuffle` or `cache` holds must fit into `memory_bytes`, but {buffer} "
+        f"of {size} bytes take {buffer * size} bytes and it is {memory_bytes}. Use "
+        f"`shuffle_buffer={max(1, memory_bytes // size)}` and no `cache`, or "
+        f"`memory_bytes={buffer * size}`."
+    )

@@ -10,17 +10,16 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.data import pipeline_state as states
-from tfdp.data import unreadable
-from tfdp.data.counting import iterate
+from tfdp.data import unreadable_examples
+from tfdp.data.epoch_plan import num_batches
 from tfdp.data.feed import AbstractFeed, check_asker
-from tfdp.data.make_shares import make_shares, tuned, without_stand_ins
+from tfdp.data.make_shards import make_shards, tuned, without_padding_rows
 from tfdp.data.pipeline_options import PipelineOptions, checked_length
 from tfdp.data.pipeline_state import identify
 from tfdp.data.progress import PipelineProgress, View
-from tfdp.data.shard_plan import num_batches
 from tfdp.data.sources.abstract import AbstractIndexedSource, AbstractSource, AbstractStreamSource
 from tfdp.data.sources.cached import cached
-from tfdp.data.tally import Tally
+from tfdp.data.tally import Tally, iterate
 
 Structure = Any
 
@@ -75,7 +74,7 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
         self._shares: dict[tuple[int, range], tf.data.Dataset] = {}
         # Iterators of the other views count in a tally that nobody reads.
         self._tally = self.progress.tally if view.counts and not view.from_start else Tally()
-        self._batches = self.cuts(1, range(1))
+        self._batches = self.shards(1, range(1))
         # Other strategies and `map` start from the plain dataset.
         self._plain = tuned(self._tally.observe(self._batches), options)
         super().__init__(tf.data.experimental.to_variant(self._plain))
@@ -312,22 +311,22 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
         >>> [share.numpy().tolist() for share in batches.for_replicas(2, range(2))]
         [[0, 1], [2], [3, 4], [5]]
         """
-        shares = self.cuts(num_replicas, ranks)
-        return shares if num_replicas == 1 else without_stand_ins(shares)
+        shares = self.shards(num_replicas, ranks)
+        return shares if num_replicas == 1 else without_padding_rows(shares)
 
-    def cuts(self, num_replicas: int, ranks: range) -> tf.data.Dataset:
+    def shards(self, num_replicas: int, ranks: range) -> tf.data.Dataset:
         """Returns shares as `for_replicas` does; for several replicas with places and padding rows.
 
-        `shard_plan.Shares` describes a place.
+        `epoch_plan.Shares` describes a place.
 
         >>> import numpy as np, tfdp
         >>> batches = tfdp.data.pipeline(np.arange(4), 3, seed=1, shuffle=False)
-        >>> [place.numpy().tolist() for _, place in batches.cuts(2, range(1, 2))]
+        >>> [place.numpy().tolist() for _, place in batches.shards(2, range(1, 2))]
         [[1, 1, 2, 3], [1, 0, 1, 1]]
         """
         wanted = (num_replicas, ranks)
         if wanted not in self._shares:
-            self._shares[wanted] = make_shares(
+            self._shares[wanted] = make_shards(
                 self.source,
                 self.pipeline_options,
                 self.progress,
@@ -383,4 +382,4 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
         True
         """
         place = (0, 0) if self._view.from_start else self.progress.place
-        return unreadable.explained(error, self.source, self.pipeline_options, place)
+        return unreadable_examples.explained(error, self.source, self.pipeline_options, place)

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from tfdp.data import shard_plan
+from tfdp.data import epoch_plan
 from tfdp.data.tally import Tally
 
 
@@ -98,7 +98,7 @@ class PipelineProgress:
         if self._length is None:
             return None
         left = self._length - position
-        return shard_plan.num_batches(left, self._global_batch_size, self._drop_remainder)
+        return epoch_plan.num_batches(left, self._global_batch_size, self._drop_remainder)
 
     def move(self, epoch: int, position: int) -> None:
         """Sets the place: the epoch, and the number of its examples."""
@@ -153,4 +153,4 @@ class PipelineProgress:
 
     def _is_end(self, length: int, position: int) -> bool:
         left = max(0, length - position)
-        return shard_plan.num_batches(left, self._global_batch_size, self._drop_remainder) == 0
+        return epoch_plan.num_batches(left, self._global_batch_size, self._drop_remainder) == 0

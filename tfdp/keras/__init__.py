@@ -27,13 +27,11 @@ __all__ = [
 
 # The modules that register hooks.
 _MODULES = (
-    "layers.batch_normalization",
-    "layers.per_replica_moments",
+    "batch_normalization",
     "optimizer.optimizer_hooks",
     "run.seeds",
     "run.statistics",
     "saving.callback_files",
-    "saving.h5_files",
     "saving.loading",
     "saving.model_files",
     "static_sizes",

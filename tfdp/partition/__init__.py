@@ -2,10 +2,10 @@
 
 A function is traced once, as on one device. Each of its tensors gets a *layout*: what a replica
 holds of it. A rule for each type of operation says which layouts it can take and gives, and where a
-layout must change there is a collective. What has no rule is computed whole by every replica, which
-is always right. The design is that of GSPMD (Xu et al. 2021, "GSPMD: General and Scalable
-Parallelization for ML Computation Graphs", arXiv:2105.04663) with sizes that are known only when
-the step runs.
+layout must change there is a collective. What has no rule is computed on the gathered batch by
+every replica, which is always right. The design is that of GSPMD (Xu et al. 2021, "GSPMD: General
+and Scalable Parallelization for ML Computation Graphs", arXiv:2105.04663) with sizes that are known
+only when the step runs.
 
     graph of one device                      source, flattening
     layouts, sizes, values                   layouts, sizes, tensors, shape_inference/

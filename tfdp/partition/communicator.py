@@ -56,13 +56,13 @@ class Communicator(Protocol):
 
     @property
     def keeps_partials(self) -> bool:
-        """Whether summands stay such wherever they can, as code of the replicas' own wants them."""
+        """Whether partials stay such wherever they can, as code of the replicas' own wants them."""
 
     def sum(self, specs: Sequence[tf.TensorSpec], compared: Sequence[str] = ()) -> Collective:
-        """Takes summands, and gives their sums over the replicas: the same bits on all of them.
+        """Takes partials, and gives their sums over the replicas: the same bits on all of them.
 
         Args:
-          specs: The summands.
+          specs: The partials.
           compared: The last one's sum is a matrix with a row for each process. It fails unless all
             rows are alike: by these names of the columns, the first that differs.
         """
@@ -83,20 +83,20 @@ class Communicator(Protocol):
         Gives what the function does, and then a boolean scalar, which says nothing.
         """
 
-    def sum_parts(self, dtype: tf.DType, cuts: Sequence[Sharding]) -> Collective:
-        """Takes summands of variables that are cut, and gives the replica's parts of the sums.
+    def sum_parts(self, dtype: tf.DType, shardings: Sequence[Sharding]) -> Collective:
+        """Takes partials of variables that are sharded, and gives the replica's parts of the sums.
 
         Args:
           dtype: The dtype of all.
-          cuts: The cut of each.
+          shardings: The sharding of each.
         """
 
-    def gather_parts(self, dtype: tf.DType, cuts: Sequence[Sharding]) -> Collective:
-        """Takes the replica's parts of variables that are cut, and gives the wholes.
+    def gather_parts(self, dtype: tf.DType, shardings: Sequence[Sharding]) -> Collective:
+        """Takes the replica's parts of variables that are sharded, and gives the wholes.
 
         Args:
           dtype: The dtype of all.
-          cuts: The cut of each.
+          shardings: The sharding of each.
         """
 
     def from_first(self, specs: Sequence[tf.TensorSpec]) -> Collective:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from tfdp.partition.marks import BORDER, border, part_asked_for
+from tfdp.partition.marks import BOUNDARY, boundary_of, part_asked_for
 from tfdp.partition.per_replica_call import per_replica_call_of
 from tfdp.partition.source import SourceGraph, SourceOp, SourceTensor
 from tfdp.partition.tensors import Tensor
@@ -14,11 +14,11 @@ CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _SAME = ("Identity", "IdentityN", "PreventGradient", "Snapshot", "StopGradient")
 
 
-def _is_border(op: SourceOp) -> bool:
-    if op.type != BORDER:
+def _is_boundary(op: SourceOp) -> bool:
+    if op.type != BOUNDARY:
         return False
     text = op.attr("message")
-    return border(text) is not None or part_asked_for(text) is not None
+    return boundary_of(text) is not None or part_asked_for(text) is not None
 
 
 class Task:
@@ -87,7 +87,7 @@ class Flattened:
                 wires.update(zip(op.outputs, outputs, strict=True))
                 ends[op] = list(dict.fromkeys([*last, *(task for task, _ in outputs)]))
                 continue
-            if op.type in _SAME and not controls and not _is_border(op):
+            if op.type in _SAME and not controls and not _is_boundary(op):
                 wires.update(zip(op.outputs, given, strict=True))
                 ends[op] = [source for source, _ in given if source is not self.arguments]
                 continue
@@ -102,9 +102,9 @@ class Flattened:
     def _without_wait(self, task: Task, index: int) -> Wire:
         """Returns what gives an output that only waits for effects, which the call waits for too.
 
-        So a summand that is returned is summed with the others, and not after the effects.
+        So a partial that is returned is summed with the others, and not after the effects.
         """
-        while task.op is not None and task.op.type in _SAME and not _is_border(task.op):
+        while task.op is not None and task.op.type in _SAME and not _is_boundary(task.op):
             self.controls += [each for each in task.controls if each not in self.controls]
             task, index = task.inputs[index]
         return task, index

@@ -25,12 +25,12 @@ class Sharded:
 
     The axis has `outer * batch * inner` entries; example b owns those at [:, b, :]. A replica holds
     `outer * rows * inner` of them, where `rows` is the number of its examples. A replica without
-    examples computes on one stand-in example, so `rows` is 1 there: what it adds to a sum must be
+    examples computes on one padding example, so `rows` is 1 there: what it adds to a sum must be
     zeros, and what it gives to a gather nothing.
 
     Attributes:
       axis: The axis, counted from 0.
-      batch: The batch that is cut.
+      batch: The batch that is sharded.
       inner: The number of entries that follow each other for each example, where a reshape has
         merged the batch with what follows it.
       outer: The number of blocks, where it was merged with what precedes it, or joined with others.
@@ -43,7 +43,7 @@ class Sharded:
 
     @property
     def length(self) -> SizeLike:
-        """The number of entries that the axis has in the whole tensor."""
+        """The number of entries that the axis has in the global tensor."""
         return self.batch.length * self.inner * self.outer
 
     @property
@@ -64,7 +64,7 @@ class Sharded:
 
 @dataclasses.dataclass(frozen=True)
 class Partial:
-    """Each replica holds a summand: the value is the sum over the replicas."""
+    """Each replica holds a partial: the value is the sum over the replicas."""
 
     def __repr__(self) -> str:
         return "partial"
@@ -105,7 +105,7 @@ class Listed:
             if kind == dtype and (own == rank or None in (own, rank))
         }
         if len(found) > 1:
-            raise ValueError("what an optional has is cut in ways that differ")
+            raise ValueError("what an optional has is sharded in ways that differ")
         return next(iter(found), None)
 
     @property
@@ -133,20 +133,20 @@ Layout: TypeAlias = Replicated | Sharded | Partial | Local | Listed
 REPLICATED, PARTIAL, LOCAL = Replicated(), Partial(), Local()
 
 
-def layout_of_parts(cut: Sharding) -> Sharded:
-    """Returns the layout of what is cut as a variable is.
+def layout_of_parts(sharding: Sharding) -> Sharded:
+    """Returns the layout of what is sharded as a variable is.
 
     >>> layout_of_parts(Sharding((3, 5), axis=1, bounds=(0, 2, 5)))
     sharded(axis 1 by parts of 5)
     """
-    return Sharded(cut.axis, FixedShard(cut.bounds))
+    return Sharded(sharding.axis, FixedShard(sharding.bounds))
 
 
 def join(a: Layout, b: Layout) -> Layout:
     """Returns a layout that can hold either: what a branch or a loop gives.
 
-    A whole value can become any other layout; two cuts that differ, or a cut and a summand, become
-    whole.
+    A whole value can become any other layout; two shardings that differ, or a sharding and a
+    partial, become whole.
 
     >>> join(REPLICATED, PARTIAL), join(PARTIAL, Sharded(0, Batch("B")))
     (partial, replicated)
@@ -167,7 +167,7 @@ def join(a: Layout, b: Layout) -> Layout:
 def _joined_lists(a: Listed, b: Listed) -> Listed:
     """Returns a list, or an optional, that may hold what either holds.
 
-    Where one is a list and the other an optional, nobody can tell which it is: all is whole.
+    Where one is a list and the other an optional, nobody can tell which it is: all is replicated.
     """
     if a.is_empty or b.is_empty:
         return b if a.is_empty else a

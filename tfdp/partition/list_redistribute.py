@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class MixedError(ValueError):
-    """What holds values of several kinds, of which one must be made whole, cannot tell them apart.
+    """What holds values of several kinds, of which one must be gathered, cannot tell them apart.
 
     Branches around it are written again, and what they keep is whole from the beginning: see
     `ProgramBuilder.keeps_whole`.
@@ -140,12 +140,12 @@ def _element_to(
 ) -> Output:
     """Returns what a list or an optional holds in another layout; no other sum waits for it."""
     if isinstance(element, Sharded):
-        value = convert.whole(Tensor(value, element, None), why)
+        value = convert.replicated(Tensor(value, element, None), why)
     elif element == PARTIAL:
         partial = Tensor(value, PARTIAL, None)
         convert.sum([partial], why)
-        assert partial.whole is not None
-        value = partial.whole
+        assert partial.replicated is not None
+        value = partial.replicated
     if wanted == PARTIAL:
         return convert.first_only(value)
     return convert.sliced_in_three_axes(value, wanted) if isinstance(wanted, Sharded) else value

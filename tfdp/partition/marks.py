@@ -15,17 +15,17 @@ from tfdp.base.sharding import Sharding
 from tfdp.partition.layouts import Sharded
 from tfdp.partition.sizes import FixedShard
 
-# The type of operation that is a mark, and how its text begins: of a region's border, of a part.
-BORDER = "PreventGradient"
-_MARK = "tfdp border: "
+# The type of operation that is a mark, and how its text begins: of a region's boundary, of a part.
+BOUNDARY = "PreventGradient"
+_MARK = "tfdp region: "
 _PART = "tfdp part along axis "
 _NORMALIZATION = "tfdp_batch_normalization"
 
-# What happens at a border: rows that say how the region's rows are cut; other rows; what all
-# replicas have; and what comes out: rows, a summand, a mean by rows.
-FIRST_ROWS, MORE_ROWS, WHOLE, ROWS, SUMMAND, MEAN = (
-    *("first rows", "more rows", "whole"),
-    *("rows", "summand", "mean"),
+# What happens at a boundary: rows that say how the region's rows are sharded; other rows; what all
+# replicas have; and what comes out: rows, a partial, a mean by rows.
+FIRST_ROWS, MORE_ROWS, REPLICATED_IN, ROWS, PARTIAL_OUT, MEAN = (
+    *("first rows", "more rows", "replicated"),
+    *("rows", "partial", "mean"),
 )
 
 _numbers = itertools.count()
@@ -36,7 +36,7 @@ class PerReplicaRegion:
 
     On one device a region changes nothing. Where replicas run the program each computes within it
     on its rows: what is a mean over the examples there is one over the replica's own. A region is
-    told by operations that give what they get, at all its borders, and in the backward pass at
+    told by operations that give what they get, at all its boundaries, and in the backward pass at
     these again: rows go in and come out as rows; of a weight that goes in, and gets a gradient, the
     replicas' gradients are partial; and a value of each replica's own comes out as the mean by
     rows.
@@ -64,27 +64,27 @@ class PerReplicaRegion:
 
     def weight_in(self, weight: tf.Tensor) -> tf.Tensor:
         """Returns what all replicas have, such as a weight, within the region."""
-        return self._border(weight, WHOLE, self._partial_out)
+        return self._crossed(weight, REPLICATED_IN, self._partial_out)
 
     def rows_out(self, rows: tf.Tensor) -> tf.Tensor:
         """Returns rows that the region has made, outside of it."""
-        found = self._border(rows, ROWS, self.rows_in)
+        found = self._crossed(rows, ROWS, self.rows_in)
         found.set_shape([*self._shape[:1], *found.shape[1:]])
         return found
 
     def mean_out(self, value: tf.Tensor) -> tf.Tensor:
         """Returns the mean of the replicas' values by their rows, outside of it; it is constant."""
-        return self._border(tf.stop_gradient(value), MEAN, tf.zeros_like)
+        return self._crossed(tf.stop_gradient(value), MEAN, tf.zeros_like)
 
     def _partial_out(self, own: tf.Tensor) -> tf.Tensor:
-        return self._border(own, SUMMAND, self.weight_in)
+        return self._crossed(own, PARTIAL_OUT, self.weight_in)
 
     def _in(self, rows: tf.Tensor, kind: str) -> tf.Tensor:
-        found = self._border(rows, kind, self.rows_out)
+        found = self._crossed(rows, kind, self.rows_out)
         # A length that the trace knew would be taken for that of the replica's rows.
         return _of_any_length(found)
 
-    def _border(
+    def _crossed(
         self, tensor: tf.Tensor, kind: str, gradient: Callable[[tf.Tensor], tf.Tensor]
     ) -> tf.Tensor:
         @tf.custom_gradient
@@ -96,8 +96,8 @@ class PerReplicaRegion:
         return crossed(tensor)
 
     def _after_first_rows(self, kind: str) -> contextlib.AbstractContextManager[Any]:
-        """Returns a context for operations that wait for the rows, whose cut they need to know."""
-        if kind in (FIRST_ROWS, WHOLE) or tf.executing_eagerly():
+        """Returns a context for operations that wait for the rows, whose layout they need."""
+        if kind in (FIRST_ROWS, REPLICATED_IN) or tf.executing_eagerly():
             return contextlib.nullcontext()
         is_here = self.rows.graph is tf.compat.v1.get_default_graph()
         return tf.control_dependencies([self.rows] if is_here else [])
@@ -109,10 +109,10 @@ def _of_any_length(rows: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf
     return tf.raw_ops.PlaceholderWithDefault(input=rows, shape=shape), tf.identity
 
 
-def border(text: bytes) -> tuple[str, int] | None:
-    """Returns what happens at a border, and the region's number, by its operation's text.
+def boundary_of(text: bytes) -> tuple[str, int] | None:
+    """Returns what happens at a boundary, and the region's number, by its operation's text.
 
-    >>> border(b"tfdp border: more rows 7"), border(b"a text of the user's")
+    >>> boundary_of(b"tfdp region: more rows 7"), boundary_of(b"a text of the user's")
     (('more rows', 7), None)
     """
     said = text.decode(errors="replace")
@@ -122,16 +122,16 @@ def border(text: bytes) -> tuple[str, int] | None:
     return kind, int(number)
 
 
-def part_of_sum(tensor: tf.Tensor, cut: Sharding) -> tf.Tensor:
-    """Returns a tensor of which each replica goes on with its part, as with a variable that is cut.
+def part_of_sum(tensor: tf.Tensor, sharding: Sharding) -> tf.Tensor:
+    """Returns a tensor of which each replica goes on with its part, as of a sharded variable.
 
-    Of summands the parts of sums are sent, and no whole sum. On one device it changes nothing.
+    Of partials the parts of sums are sent, and no whole sum. On one device it changes nothing.
 
     >>> sharding = Sharding((2,), axis=0, bounds=(0, 1, 2))
     >>> part_of_sum(tf.constant([1.0, 2.0]), sharding).numpy().tolist()
     [1.0, 2.0]
     """
-    text = _PART + " ".join(map(str, (cut.axis, *cut.bounds)))
+    text = _PART + " ".join(map(str, (sharding.axis, *sharding.bounds)))
     return tf.raw_ops.PreventGradient(input=tensor, message=text)
 
 

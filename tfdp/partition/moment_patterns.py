@@ -15,7 +15,7 @@ class Moments:
     """The mean and the variance of one tensor, while they are written.
 
     Attributes:
-      partial: The replica's summand of both, once it is written.
+      partial: The replica's partial of both, once it is written.
       variance: The whole variance, once it is known.
     """
 

@@ -1,11 +1,11 @@
 """The order in which the operations of a function are written, and what travels together.
 
 1. Operations are written in the order of the trace, as soon as their inputs are there.
-2. One that needs the sum of summands is put off until nothing else can be written. All sums that
-   are waited for then travel together, in buckets in the order in which the summands came to be;
-   so do summands that the program returns, whose sums it needs in any case.
-3. Weights that are cut are gathered for the operations that come next, and let go: see `Prefetch`.
-   What fills no bucket waits meanwhile, such as sums of gradients.
+2. One that needs the sum of partials is put off until nothing else can be written. All sums that
+   are waited for then travel together, in buckets in the order in which the partials came to be;
+   so do partials that the program returns, whose sums it needs in any case.
+3. Weights that are sharded are gathered for the operations that come next, and let go: see
+   `Prefetch`. What fills no bucket waits meanwhile, such as sums of gradients.
 """
 
 from __future__ import annotations
@@ -74,19 +74,19 @@ class OperationScheduler:
                     heapq.heappush(self._ready, user.number)
 
     def _given(self, task: Task, wire: Wire) -> Tensor:
-        """Returns an input of an operation: of a summand that is summed already, the sum.
+        """Returns an input of an operation: of a partial that is summed already, the sum.
 
-        Where summands are wanted they go on as such wherever they can.
+        Where partials are wanted they go on as such wherever they can.
         """
         tensor = _result(*wire)
-        if self._keeps_partials and not _needs_whole(task, *wire):
+        if self._keeps_partials and not _needs_gathered(task, *wire):
             return tensor
         return known(tensor)
 
     def _await_shared(self, task: Task) -> None:
-        """Puts off what could go on with a summand that another operation needs the sum of.
+        """Puts off what could go on with a partial that another operation needs the sum of.
 
-        The sum is sent once then; else what is made of the summand would be sent as well.
+        The sum is sent once then; else what is made of the partial would be sent as well.
 
         Raises:
           Waiting: It is better to wait.
@@ -97,7 +97,7 @@ class OperationScheduler:
         for source, index in task.inputs:
             tensor = _result(source, index)
             users = self._users.get(source, ())
-            if _is_open(tensor) and any(_needs_whole(user, source, index) for user in users):
+            if _is_open(tensor) and any(_needs_gathered(user, source, index) for user in users):
                 partials.append(tensor)
         if partials:
             raise Waiting(partials)
@@ -124,7 +124,7 @@ class OperationScheduler:
         if lent:
             lent = list({id(tensor): tensor for tensor in lent}.values())
             convert.join(lent, asking, self._lending.begin(lent))
-        joined = [each for each in ordered if each.sharded and each.whole is None]
+        joined = [each for each in ordered if each.sharded and each.replicated is None]
         parts = {
             id(tensor): layout
             for tensor in ordered
@@ -183,7 +183,7 @@ class _Wave:
 
 
 class Prefetch:
-    """Weights that are cut, whole for the operations that come next (FSDP, 2304.11277).
+    """Weights that are sharded, whole for the operations that come next (FSDP, 2304.11277).
 
     What is gathered together is a wave. A wave's tensors are whole until the next one is written:
     what needs one of them later, such as a layer's gradient, gathers it again. A wave begins when
@@ -191,7 +191,7 @@ class Prefetch:
     So no more than two waves' wholes are in memory.
 
     What is not lent stays whole until its last use: what a loop needs, which is gathered before it,
-    and what an operation without a rule, or one that reshapes a weight's cut axis, needs.
+    and what an operation without a rule, or one that reshapes a weight's sharded axis, needs.
     """
 
     def __init__(self) -> None:
@@ -208,7 +208,7 @@ class Prefetch:
         """
         if self._waves:
             for tensor in self._waves[-1].tensors.values():
-                tensor.whole = None
+                tensor.replicated = None
         before = self._waves[0].users if len(self._waves) == 2 else []
         self._waves.append(_Wave(tensors))
         return before
@@ -220,8 +220,8 @@ class Prefetch:
             self._waves[-1].users += [f"^{node}" for node in dict.fromkeys(nodes)]
 
 
-def _needs_whole(user: Task, source: Task, index: int) -> bool:
-    """Returns whether an operation can do nothing with a summand that it uses."""
+def _needs_gathered(user: Task, source: Task, index: int) -> bool:
+    """Returns whether an operation can do nothing with a partial that it uses."""
     if user.op is None or (source, index) not in user.inputs:
         return False
     rule = RULES.get(user.op.type)
@@ -238,7 +238,7 @@ def _asking(ops: Sequence[SourceOp]) -> str:
 
 
 def _is_open(tensor: Tensor) -> bool:
-    return tensor.layout == PARTIAL and tensor.whole is None
+    return tensor.layout == PARTIAL and tensor.replicated is None
 
 
 def _result(task: Task, index: int) -> Tensor:

@@ -83,17 +83,17 @@ def partition(
         sparse tensor of which a replica has the entries in its rows the rows' batch.
       ragged: By the number of its first component, which values and then splits are, for each
         ragged tensor of which a replica has the values of its rows the rows' batch, and the number
-        of splits, which are whole.
+        of splits, which are replicated.
       compared: The matrix of numbers that processes compare, a row for each, and what its columns
-        are called, see `Communicator.sum`: the summand of a replica is the argument after all
+        are called, see `Communicator.sum`: the partial of a replica is the argument after all
         inputs. None: they compare nothing.
 
     Raises:
       PartitionError: An operation cannot be partitioned.
     """
-    cut = [layout.batch for layout in layouts if isinstance(layout, Sharded)]
+    sharded = [layout.batch for layout in layouts if isinstance(layout, Sharded)]
     of_ragged = [batch for batch, _ in ragged.values()]
-    batches = list(dict.fromkeys([*cut, *sparse.values(), *of_ragged]))
+    batches = list(dict.fromkeys([*sharded, *sparse.values(), *of_ragged]))
     program = ProgramBuilder(
         graph.name, batches, communicator, may_be_empty, is_compiled, adds_in_any_order
     )
@@ -146,7 +146,7 @@ def partition(
         unique = {id(tensor): tensor for tensor in waiting.tensors}
         walk.convert.sum(list(unique.values()), "it is returned")
     returned = [
-        output.local if is_kept else walk.convert.whole(output, "it is returned")
+        output.local if is_kept else walk.convert.replicated(output, "it is returned")
         for output, is_kept in zip(outputs, kept, strict=True)
     ]
     program.compare_at_last()

@@ -17,7 +17,7 @@ from tfdp.partition.source import SourceOp
 # Tensors, or the rows of some that are zeros elsewhere.
 Value: TypeAlias = tf.Tensor | tf.IndexedSlices
 
-# What a replica runs: it is given values, and of each whether it is the replica's summand of what
+# What a replica runs: it is given values, and of each whether it is the replica's partial of what
 # one device has; if not, it is the whole, or the replica's own.
 OwnFunction: TypeAlias = Callable[[Sequence[Value], Sequence[bool]], Sequence[Value] | None]
 
@@ -36,8 +36,8 @@ class PerReplicaCall:
       of_replica: What a replica runs.
       are_rows: Of each value whether it is IndexedSlices.
       gives_alike: Whether all replicas are given the same by it; else each has its own.
-      cuts: Of each value that it gives how it is cut, where each replica is given its part; None:
-        it gives no parts.
+      cuts: Of each value that it gives how it is sharded, where each replica is given its part;
+        None: it gives no parts.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ def own_call(
       on_one_device: What one device makes of the values; None: nothing.
       gives_alike: Whether all replicas are given the same by `of_replica`; else each has its own.
       reads: The variables that it may read alone.
-      cuts: Of each value that it gives how it is cut, if each replica is given its part; None: it
-        gives no parts.
+      cuts: Of each value that it gives how it is sharded, if each replica is given its part; None:
+        it gives no parts.
 
     Returns:
       What one device makes of the values.

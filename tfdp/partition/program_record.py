@@ -49,8 +49,8 @@ class Content:
     Attributes:
       node: The name of the operation, as the program's function was written, that gives it.
       source: The name of that operation, or of one before it, in the program of one device.
-      kind: Its dtype and the whole tensor's sizes, such as "float32[64, 32]".
-      size_bytes: The bytes of the whole tensor; None where nothing is known of them.
+      kind: Its dtype and the global tensor's sizes, such as "float32[64, 32]".
+      size_bytes: The bytes of the global tensor; None where nothing is known of them.
     """
 
     node: str
@@ -80,8 +80,8 @@ class Exchanged:
     """One collective of a program.
 
     Attributes:
-      kind: "sum", "gather", "from first"; of variables that are cut "sum of parts" and "gather of
-        parts"; or "update": what replicas exchange in one of their own.
+      kind: "sum", "gather", "from first"; of variables that are sharded "sum of parts" and "gather
+        of parts"; or "update": what replicas exchange in one of their own.
       contents: The tensors that travel together.
       sent: The bytes that a replica sends in an "update", where they are known before.
       operation: The type of the operation that asked for it.
@@ -111,14 +111,14 @@ class Exchanged:
 
     @property
     def size_bytes(self) -> SizeLike | None:
-        """The bytes of the whole tensors; None where nothing is known of one's."""
+        """The bytes of the global tensors; None where nothing is known of one's."""
         return total_bytes(content.size_bytes for content in self.contents)
 
     def bytes_sent(self, size: int | None, replicas: int) -> int | None:
         """Returns the bytes that each of so many replicas sends, by a ring; None: not known.
 
         Args:
-          size: The bytes of the whole tensors, if they are known.
+          size: The bytes of the global tensors, if they are known.
           replicas: The number of replicas.
         """
         if size is None or self.kind == "update":
@@ -128,8 +128,8 @@ class Exchanged:
 
 
 @dataclasses.dataclass
-class Whole:
-    """An operation that every replica computes on whole tensors, though they were sharded.
+class Gathered:
+    """An operation that every replica computes on replicated tensors, though they were sharded.
 
     Attributes:
       operation: The type of the operation.
@@ -150,10 +150,10 @@ class Whole:
     has_texts: bool = False
 
     @classmethod
-    def of(cls, op: SourceOp, reason: str, inputs: Sequence[Tensor]) -> Whole:
+    def of(cls, op: SourceOp, reason: str, inputs: Sequence[Tensor]) -> Gathered:
         """Returns the record of an operation, before its sharded inputs are gathered."""
         unique = {id(tensor): tensor for tensor in inputs}.values()
-        missing = [tensor for tensor in unique if tensor.sharded and tensor.whole is None]
+        missing = [tensor for tensor in unique if tensor.sharded and tensor.replicated is None]
         sizes = [Content.of_tensor(tensor).size_bytes for tensor in missing]
         has_texts = any(each.dtype == tf.string for each in (*op.inputs, *op.outputs))
         return cls(
@@ -170,12 +170,12 @@ class Computed:
       place: `SHARE`: each replica computes on what it alone holds; `WHOLE`: all compute the same,
         of tensors that were sharded; `AFTER`: of what was computed so; `EVERYWHERE`: of what all
         have.
-      cause: What was computed whole, of `WHOLE` this one, of `AFTER` one before it.
+      cause: What was computed on the gathered batch, of `WHOLE` this one, of `AFTER` one before it.
     """
 
     operation: str
     place: str
-    cause: Whole | None = None
+    cause: Gathered | None = None
 
 
 class ProgramRecord:
@@ -186,14 +186,14 @@ class ProgramRecord:
 
     Attributes:
       exchanged: The collectives, in the order in which they begin.
-      whole: The operations that are computed whole.
+      whole: The operations that are computed on the gathered batch.
       computed: All operations that something was written for, in the order of the program.
     """
 
     def __init__(self, num_replicas: int) -> None:
         self.num_replicas = num_replicas
         self.exchanged: list[Exchanged] = []
-        self.whole: list[Whole] = []
+        self.whole: list[Gathered] = []
         self.computed: list[Computed] = []
 
     def wanting(self, message: str) -> list[str]:
@@ -229,7 +229,7 @@ class ProgramRecord:
 
         >>> report = ProgramRecord(2)
         >>> mark = report.mark()
-        >>> report.whole.append(Whole("Unique", "train.py:1, in step", "it has no rule", 1))
+        >>> report.whole.append(Gathered("Unique", "train.py:1, in step", "it has no rule", 1))
         >>> report.go_back(mark)
         >>> report.whole
         []

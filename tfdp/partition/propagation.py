@@ -1,7 +1,7 @@
 """The walk over a function: each operation is written once its inputs are, by the rule of its type.
 
-An operation without a rule, or whose rule cannot keep the layouts, gets whole tensors, and every
-replica computes it. In which order operations are written: see `schedule`.
+An operation without a rule, or whose rule cannot keep the layouts, gets replicated tensors, and
+every replica computes it. In which order operations are written: see `schedule`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tfdp.partition.flattening import Flattened, Task
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Listed, Sharded
 from tfdp.partition.list_redistribute import MixedError
 from tfdp.partition.operation_scheduler import OperationScheduler
-from tfdp.partition.program_record import AFTER, EVERYWHERE, SHARE, WHOLE, Computed, Whole
+from tfdp.partition.program_record import AFTER, EVERYWHERE, SHARE, WHOLE, Computed, Gathered
 from tfdp.partition.replica_program import NeedlessError, ProgramBuilder
 from tfdp.partition.rules import deterministic_scatter, resharding
 from tfdp.partition.rules.registry import RULES, Results, Step
@@ -110,12 +110,12 @@ class Propagation:
     def _results(self, step: Step) -> Sequence[Tensor]:
         rule = RULES.get(step.op.type)
         if rule is None or not rule.apart:
-            self._lend(step)
+            self._prefetch(step)
         if rule is None or not rule.partial:
             self._sum(step)
-        wholes = resharding.of_wholes(step)
+        wholes = resharding.of_gathered(step)
         if wholes is not None:
-            return self._of_wholes(step, wholes)
+            return self._of_gathered(step, wholes)
         layouts = [tensor.layout for tensor in step.inputs]
         everywhere = all(layout in (REPLICATED, PARTIAL) for layout in layouts)
         results: Results = None
@@ -126,7 +126,7 @@ class Propagation:
                 return self._results(step)
         elif is_effect(step.op):
             if any(map(_has_rows, layouts)):
-                step.cause = Whole.of(step.op, "it happens once", step.inputs)
+                step.cause = Gathered.of(step.op, "it happens once", step.inputs)
             results = on_first(step)
         elif everywhere:
             results = self._as_it_is(step)
@@ -136,8 +136,8 @@ class Propagation:
             results = self._whole(step, "it has no rule" if rule is None else "it may mix examples")
         return results
 
-    def _lend(self, step: Step) -> None:
-        """Gives an operation weights that are cut whole, beside rows of a batch or for a list.
+    def _prefetch(self, step: Step) -> None:
+        """Gathers sharded weights for an operation, beside rows of a batch or for a list.
 
         Sums come first, which stay: what is lent is taken back while the operation waits for them,
         and two that take turns would wait for ever.
@@ -147,17 +147,17 @@ class Propagation:
         """
         if not any(_has_rows(tensor.layout) for tensor in step.inputs):
             return
-        cut = [index for index, tensor in enumerate(step.inputs) if _is_weight(tensor)]
-        if cut:
+        weights = [index for index, tensor in enumerate(step.inputs) if _is_weight(tensor)]
+        if weights:
             step.require_sums(step.inputs)
-        step.require_joined([step.inputs[index] for index in cut], briefly=True)
-        for index in cut:
+        step.require_joined([step.inputs[index] for index in weights], briefly=True)
+        for index in weights:
             tensor = step.inputs[index]
-            whole = step.whole(tensor, "a batch is cut beside it")
+            whole = step.replicated(tensor, "a batch is sharded beside it")
             step.inputs[index] = Tensor(whole, REPLICATED, tensor.shape, tensor.entries)
 
     def _sum(self, step: Step) -> None:
-        """Has the operation's summands summed, and gives it the sums."""
+        """Has the operation's partials summed, and gives it the sums."""
         step.require_sums(step.inputs)
         for index, tensor in enumerate(step.inputs):
             if tensor.layout == PARTIAL:
@@ -178,13 +178,13 @@ class Propagation:
             return
         size = tensor.entries.item()
         if isinstance(size, Size) and size in map(Size.of, self.program.places):
-            tensor.local = tensor.whole = self.program.size(self.writer, size)
+            tensor.local = tensor.replicated = self.program.size(self.writer, size)
 
-    def _of_wholes(self, step: Step, wholes: Step) -> Sequence[Tensor]:
-        """Writes an operation on what is cut again: on the wholes, and on the parts if it has rows.
+    def _of_gathered(self, step: Step, wholes: Step) -> Sequence[Tensor]:
+        """Writes an operation on resharded tensors: gathered, and on the shards if it has rows.
 
         What nothing uses of both costs nothing. Where the parts would meet, as in a maximum over
-        the batch, the whole is cut once more.
+        the batch, the whole is sharded once more.
         """
         found = list(self._as_it_is(wholes))
         step.moments = None  # the whole has them, and nothing is sent for them
@@ -196,7 +196,7 @@ class Propagation:
         step.is_after = True
         for at, tensor in enumerate(parts or ()):
             if tensor.sharded is not None:
-                tensor.whole = found[at].local
+                tensor.replicated = found[at].local
                 found[at], step.is_after = tensor, False
         step.cause = next(tensor.cause for tensor in step.inputs if tensor.cause is not None)
         for tensor in found:
@@ -204,15 +204,15 @@ class Propagation:
         return found
 
     def _whole(self, step: Step, reason: str) -> Sequence[Tensor]:
-        """Every replica computes the operation on whole tensors."""
+        """Every replica computes the operation on replicated tensors."""
         if any(isinstance(tensor.layout, Listed) for tensor in step.inputs):
             raise ValueError("a tensor list is used in a way that has no rule")
         self._sum(step)
-        step.note_whole(reason)
+        step.note_gathered(reason)
         step.require_joined(step.inputs)
-        why = f"{step.op.type} is computed whole: {reason}"
+        why = f"{step.op.type} is computed on the gathered batch: {reason}"
         step.inputs = [
-            Tensor(step.whole(tensor, why), REPLICATED, tensor.shape, tensor.entries)
+            Tensor(step.replicated(tensor, why), REPLICATED, tensor.shape, tensor.entries)
             for tensor in step.inputs
         ]
         if is_effect(step.op):
@@ -233,13 +233,13 @@ def _has_rows(layout: Layout) -> bool:
 
 
 def _is_weight(tensor: Tensor) -> bool:
-    """Returns whether replicas hold parts of a tensor as of a variable that is cut."""
+    """Returns whether replicas hold parts of a tensor as of a variable that is sharded."""
     is_value = tensor.dtype not in (tf.resource, tf.variant)
     return is_value and tensor.sharded is not None and tensor.sharded.is_fixed
 
 
 def _keep_numbers(inputs: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-    """Has summands that were made of summands keep their places in the order of sums.
+    """Has partials that were made of partials keep their places in the order of sums.
 
     An optimizer that multiplies gradients by its rate does so from the first layer to the last,
     and they come to be from the last to the first.

@@ -25,12 +25,12 @@ from tfdp.partition.tensors import Tensor
 
 
 class Waiting(Exception):
-    """An operation needs what others need as well, and travels together: sums of summands, or all
-    parts of variables that are cut.
+    """An operation needs what others need as well, and travels together: sums of partials, or all
+    parts of variables that are sharded.
 
     Attributes:
       tensors: The tensors that it needs whole.
-      layout: The cut of a variable, if it needs the replica's part of a sum alone.
+      layout: The sharding of a variable, if it needs the replica's part of a sum alone.
       briefly: Whether what needs them later is to gather them again.
     """
 
@@ -42,7 +42,7 @@ class Waiting(Exception):
 
 
 class Redistribution:
-    """Makes whole tensors, parts and summands in one function.
+    """Makes replicated tensors, parts and partials in one function.
 
     Args:
       program: The program that the function belongs to.
@@ -70,15 +70,15 @@ class Redistribution:
         return self.program.size(self.writer, size)
 
     def place(self, layout: Sharded) -> Place:
-        """Returns the replica's place in the batch that a layout cuts."""
+        """Returns the replica's place in the batch that a layout shards."""
         return self.program.place(layout.batch)
 
     def entries(self, layout: Sharded) -> Output:
-        """Returns how many entries the replica holds along the axis, stand-ins counted."""
+        """Returns how many entries the replica holds along the axis, padding rows counted."""
         return self._times(self.place(layout).rows, layout.inner * layout.outer)
 
     def start(self, layout: Sharded) -> Output:
-        """Returns the place of the replica's first example; a stand-in's is in the batch, too."""
+        """Returns the place of the replica's first example, or of the padding row in the batch."""
         place = self.place(layout)
         if not self.program.may_lack_rows(layout.batch):
             return place.start
@@ -88,38 +88,38 @@ class Redistribution:
     def _times(self, count: Output, factor: SizeLike) -> Output:
         return count if factor == 1 else self.write.multiply(count, self.size(factor))
 
-    # ---- whole tensors
+    # ---- replicated tensors
 
     def require_sums(self, tensors: Sequence[Tensor]) -> None:
-        """Puts the operation off until summands are summed.
+        """Puts the operation off until partials are summed.
 
         Raises:
-          Waiting: One of the tensors is a summand that is not summed yet.
+          Waiting: One of the tensors is a partial that is not summed yet.
         """
-        waiting = [each for each in tensors if each.layout == PARTIAL and each.whole is None]
+        waiting = [each for each in tensors if each.layout == PARTIAL and each.replicated is None]
         if waiting:
             raise Waiting(waiting)
 
-    def whole(self, tensor: Tensor, why: str = "") -> Output:
-        """Returns the whole tensor: nothing is sent if it is replicated or was made before.
+    def replicated(self, tensor: Tensor, why: str = "") -> Output:
+        """Returns the replicated tensor: nothing is sent if it is replicated or was made before.
 
         Raises:
-          Waiting: The tensor is a summand that is not summed yet.
+          Waiting: The tensor is a partial that is not summed yet.
           ValueError: The tensor has no whole.
         """
         self.require_sums([tensor])
-        if tensor.whole is None:
+        if tensor.replicated is None:
             if tensor.sharded is None:
                 raise ValueError(f"a {tensor.layout} tensor has no whole value")
             if tensor.origin is not None:  # once, before the loop, which leaves it as it is
                 around = self.within(tensor.origin.local.writer)
-                tensor.whole = around.whole(tensor.origin, why)
+                tensor.replicated = around.replicated(tensor.origin, why)
             else:
-                tensor.whole = self._gathered(tensor, tensor.sharded, why)
-        return tensor.whole
+                tensor.replicated = self._gathered(tensor, tensor.sharded, why)
+        return tensor.replicated
 
     def _gathered_in_three_axes(self, tensor: Tensor, layout: Sharded, why: str) -> Output:
-        """Gathers a tensor whose number of axes is known when the step runs: those before the cut
+        """Gathers a tensor whose number of axes is known when the step runs: those before the shard
         one are merged, and those after it.
         """
         entries = self.entries(layout)
@@ -199,11 +199,11 @@ class Redistribution:
         return found
 
     def sum(self, tensors: Sequence[Tensor], why: str = "") -> None:
-        """Sums summands, bucket by bucket; each tensor's `whole` is its sum then."""
+        """Sums partials, bucket by bucket; each tensor's `replicated` is its sum then."""
         program = self.program
         if program.num_replicas == 1:
             for tensor in tensors:
-                tensor.whole = tensor.local
+                tensor.replicated = tensor.local
             return
         # First what is to be compared, with what can take it along.
         buckets = sorted(
@@ -213,24 +213,24 @@ class Redistribution:
         for bucket in buckets:
             sums = program.sum(self.writer, bucket, self.op, why)
             for tensor, output in zip(bucket, sums, strict=True):
-                tensor.whole = output
+                tensor.replicated = output
 
-    # ---- parts and summands
+    # ---- parts and partials
 
     def part(self, tensor: Tensor, layout: Sharded, why: str = "") -> Output:
-        """Returns the replica's part of a tensor in a layout; a whole tensor is sliced.
+        """Returns the replica's part of a tensor in a layout; a replicated tensor is sliced.
 
         Raises:
-          Waiting: The tensor is a summand that is not summed yet.
+          Waiting: The tensor is a partial that is not summed yet.
         """
         if tensor.layout == layout:
             return tensor.local
         if layout not in tensor.parts:  # `scatter` may have made it
-            tensor.parts[layout] = self.sliced(self.whole(tensor, why), tensor, layout)
+            tensor.parts[layout] = self.sliced(self.replicated(tensor, why), tensor, layout)
         return tensor.parts[layout]
 
     def sliced(self, whole: Output, tensor: Tensor, layout: Sharded) -> Output:
-        """Returns the replica's entries of a whole tensor; `tensor` tells its sizes."""
+        """Returns the replica's entries of a replicated tensor; `tensor` tells its sizes."""
         if self.program.num_replicas == 1:
             return whole
         write, rank = self.write, tensor.rank
@@ -247,7 +247,7 @@ class Redistribution:
         return write.reshape(own, [*sizes[:axis], self.entries(layout), *sizes[axis + 1 :]])
 
     def _own_rows(self, whole: Output, rank: int, layout: Sharded) -> Output:
-        """Returns the replica's rows along an axis; of no examples a stand-in is zeros."""
+        """Returns the replica's rows along an axis; of no examples a padding row is zeros."""
         write, place, axis = self.write, self.place(layout), layout.axis
         whole = self.never_empty(whole, rank, axis, layout)
         begin = self._times(self.start(layout), layout.inner)
@@ -255,13 +255,13 @@ class Redistribution:
         return write.slice_axis(whole, rank, axis, begin, count)
 
     def never_empty(self, whole: Output, rank: int, axis: int, layout: Sharded) -> Output:
-        """Returns a whole tensor with zeros behind it where a layout's batch has no example.
+        """Returns a replicated tensor with zeros behind it where a layout's batch has no example.
 
         Args:
-          whole: What stand-ins take rows of.
+          whole: What padding rows take rows of.
           rank: The number of its axes.
           axis: The axis of the rows.
-          layout: The cut of the batch.
+          layout: The sharding of the batch.
         """
         if not self.program.may_lack_rows(layout.batch):
             return whole
@@ -273,16 +273,16 @@ class Redistribution:
         return self.writer.node("Pad", [whole, paddings], **attrs)[0]
 
     def sliced_in_three_axes(self, whole: Output, layout: Sharded) -> Output:
-        """Returns the replica's entries of a whole tensor whose rank the step alone may know."""
+        """Returns the replica's entries of a replicated tensor whose rank tracing may not know."""
         merged, before, after = self._in_three_axes(whole, layout.axis, self.size(layout.length))
         tensor = Tensor(merged, REPLICATED, [None, layout.length, None])
         own = self.sliced(merged, tensor, layout.at(1))
         return self._in_axes_as_before(own, before, self.entries(layout), after)
 
     def first_only(self, output: Output) -> Output:
-        """Returns a whole value on the first replica and zeros on the others: a summand of it.
+        """Returns a whole value on the first replica and zeros on the others: a partial of it.
 
-        Where summands are wanted each replica has its part of a number: it may go on by itself.
+        Where partials are wanted each replica has its part of a number: it may go on by itself.
         """
         if self.program.num_replicas == 1:
             return output
@@ -293,14 +293,14 @@ class Redistribution:
         return self.write.select(is_first, output, 0)
 
     def masked(self, output: Output, layout: Sharded, fill: float | bool | str = 0) -> Output:
-        """Returns a summand, or the operand of a contraction, with `fill` in place of stand-ins."""
+        """Returns a partial, or a contraction's operand, with `fill` in place of padding rows."""
         if not self.program.may_lack_rows(layout.batch):
             return output
         has_rows = self.program.flag("positive", self.place(layout).count)
         return self.write.select(has_rows, output, self.write.constant(fill, output.dtype))
 
     def by_rows(self, output: Output, layout: Sharded) -> Output:
-        """Returns a replica's summand of the mean by examples: its own value by its share."""
+        """Returns a replica's partial of the mean by examples: its own value by its share."""
         write, place = self.write, self.place(layout)
         total = write.maximum(place.total, write.constant(1))
         weight = write.divide(
@@ -309,9 +309,9 @@ class Redistribution:
         return write.multiply(output, weight)
 
     def filled(self, output: Output, layout: Sharded, fill: float | bool | str = 0) -> Output:
-        """Returns a stand-in with `fill` in its place, where the whole batch has no example.
+        """Returns a padding row with `fill` in its place, where the whole batch has no example.
 
-        Any other stand-in is a copy of an example, and takes what examples take.
+        Any other padding row is a copy of an example, and takes what examples take.
         """
         if not self.program.may_lack_rows(layout.batch):
             return output
@@ -322,16 +322,16 @@ class Redistribution:
         """Returns what a replica holds of a tensor in another layout, one that `join` gave.
 
         Raises:
-          Waiting: The tensor is a summand that must be summed first.
+          Waiting: The tensor is a partial that must be summed first.
         """
         if tensor.layout == layout:
             return tensor.local
         if isinstance(layout, Sharded):
             return self.part(tensor, layout, why)
         if layout == PARTIAL:
-            return self.first_only(self.whole(tensor, why))
+            return self.first_only(self.replicated(tensor, why))
         if layout == LOCAL:
-            return tensor.local if tensor.sharded is None else self.whole(tensor, why)
+            return tensor.local if tensor.sharded is None else self.replicated(tensor, why)
         if isinstance(layout, Listed):
             return list_to(self, tensor, layout, why)
-        return self.whole(tensor, why)
+        return self.replicated(tensor, why)

@@ -30,7 +30,7 @@ class Place:
     Attributes:
       counts: The number of the examples of each replica, a vector.
       count: The number of the replica's own examples.
-      rows: The number of those that it computes on: `count`, or 1 stand-in where that is 0.
+      rows: The number of those that it computes on: `count`, or 1 padding row where that is 0.
       start: The number of examples before its own.
       total: The number of examples of the batch.
     """
@@ -50,9 +50,9 @@ class ProgramBuilder:
 
     Args:
       name: The beginning of the functions' names.
-      batches: The batches that are cut.
+      batches: The batches that are sharded.
       communicator: Makes the collectives.
-      may_be_empty: Whether a replica may have no examples of a batch. It computes on a stand-in
+      may_be_empty: Whether a replica may have no examples of a batch. It computes on a padding row
         then, which takes a few operations that the program does without otherwise.
       is_compiled: Whether XLA draws its random numbers.
       adds_in_any_order: Whether kernels add what goes to one place as it comes, see
@@ -66,12 +66,12 @@ class ProgramBuilder:
       functions: The functions that others call by name, such as bodies of loops.
       collectives: The functions of the collectives by the name by which the program calls them.
       report: What is exchanged, and why.
-      cuts: How the last axis of a length was cut that is a multiple of a batch's: what is made in
-        that length is cut so, too, as it is likely to meet the other.
+      latest_layouts: How the last axis of a length was sharded that is a multiple of a batch's:
+        what is made in that length is sharded so, too, as it is likely to meet the other.
       entries: Batches of which it is known only when the step runs how many each replica has.
       keeps_whole: Whether what is kept in optionals is whole, for what branches keep in the same
         ones could not be told apart.
-      regions: By the number of each `marks.PerReplicaRegion` how its rows are cut; None:
+      regions: By the number of each `marks.PerReplicaRegion` how its rows are sharded; None:
         not.
     """
 
@@ -101,7 +101,7 @@ class ProgramBuilder:
         self.collectives: dict[str, Collective] = {}
         self.keeps_whole = self._sends_nothing = False
         self.report = ProgramRecord(communicator.num_replicas)
-        self.cuts: dict[tuple[Batch, SizeLike], Sharded] = {}
+        self.latest_layouts: dict[tuple[Batch, SizeLike], Sharded] = {}
         self.entries: set[Batch] = set()
         self.regions: dict[int, Sharded | None] = {}
         self._external: dict[tuple[int, ...], Output] = {}
@@ -132,7 +132,7 @@ class ProgramBuilder:
         return {self.rank.name, *(each.name for each in places)}
 
     def place(self, batch: Batch) -> Place:
-        """Returns the replica's place in a batch, or in a cut that is fixed, by its number."""
+        """Returns the replica's place in a batch, or in a sharding that is fixed, by its number."""
         if not isinstance(batch, FixedShard):
             return self.places[batch]
         if batch not in self._fixed:
@@ -151,11 +151,11 @@ class ProgramBuilder:
 
     @property
     def batches(self) -> list[Batch]:
-        """The batches that are cut, and the cuts that are fixed."""
+        """The batches that are sharded, and the shardings that are fixed."""
         return [*self.places, *self._fixed]
 
     def may_lack_rows(self, batch: Batch) -> bool:
-        """Returns whether a replica may have no example of a batch, and a stand-in in its place."""
+        """Returns whether a replica may have a padding row in place of a batch's examples."""
         if batch in self.entries:
             return True
         return self.may_be_empty and not isinstance(batch, FixedShard)
@@ -225,7 +225,7 @@ class ProgramBuilder:
         What differs between them could have some wait in collectives that others do not come to.
 
         Args:
-          told: The replica's summand of a matrix with a row for each process.
+          told: The replica's partial of a matrix with a row for each process.
           spec: The matrix.
           names: What its columns are called.
         """
@@ -234,7 +234,7 @@ class ProgramBuilder:
     def sum(
         self, writer: Writer, bucket: Sequence[Tensor], op: SourceOp | None, why: str
     ) -> list[Output]:
-        """Writes the sums of summands that travel together."""
+        """Writes the sums of partials that travel together."""
         inputs = [tensor.local for tensor in bucket]
         specs = [tf.TensorSpec(static(tensor), tensor.dtype) for tensor in bucket]
         contents = [Content.of_tensor(tensor) for tensor in bucket]
@@ -249,12 +249,12 @@ class ProgramBuilder:
         return outputs[: len(bucket)]
 
     def compare_at_last(self) -> None:
-        """Writes the comparison by itself, if no summands took it along."""
+        """Writes the comparison by itself, if no partials took it along."""
         if self._compared is not None:
             self.sum(self.main, (), None, "processes compare what they are given")
 
     def compares_with(self, writer: Writer, bucket: Sequence[Tensor]) -> bool:
-        """Returns whether what is to be compared can travel with summands."""
+        """Returns whether what is to be compared can travel with partials."""
         if self._compared is None or writer is not self.main:
             return False
         return not bucket or any(tensor.dtype == self._compared[1].dtype for tensor in bucket)

@@ -16,7 +16,7 @@ from tfdp.partition.row_ids import RowIds
 from tfdp.partition.sizes import UNKNOWN, Size, SizeLike, Symbol, is_size
 
 if TYPE_CHECKING:
-    from tfdp.partition.program_record import Whole
+    from tfdp.partition.program_record import Gathered
 
 # Values of at most so many entries are followed: shapes, axes, sizes.
 MOST_ENTRIES = 64
@@ -31,10 +31,10 @@ class Dimension(Symbol):
 
 
 class LoopVariable:
-    """A variable of a loop in one round, in which it may be a summand.
+    """A variable of a loop in one round, in which it may be a partial.
 
     Attributes:
-      is_summed: Whether it is summed in the round, or what the round has made of it as a summand.
+      is_summed: Whether it is summed in the round, or what the round has made of it as a partial.
     """
 
     is_summed = False
@@ -45,24 +45,26 @@ class Tensor:
 
     Attributes:
       local: What the replica holds.
-      layout: How that is related to the whole tensor.
-      shape: The whole tensor's sizes, each None where nothing is known; None: not even the rank is.
-      entries: The whole tensor's value, an array of sizes, booleans and `UNKNOWN`; None: unknown.
+      layout: How that is related to the global tensor.
+      shape: The global tensor's sizes, each None where nothing is known; None: not even the rank
+        is.
+      entries: The global tensor's value, an array of sizes, booleans and `UNKNOWN`; None: unknown.
         It is followed for small tensors of integers and booleans.
-      whole: The whole tensor, once it has been made.
+      replicated: The replicated tensor, once it has been made.
       parts: The replica's parts of it in other layouts, once they have been made.
-      number: Its place in the order in which tensors came to be; of a summand that was made of
-        summands that of the last of them, as its sum can be sent as early.
+      number: Its place in the order in which tensors came to be; of a partial that was made of
+        partials that of the last of them, as its sum can be sent as early.
       names: What it tells of rows, if it does.
-      cause: What was computed whole, of tensors that were cut, if it is that or made of it.
+      cause: What was computed on the gathered batch, of tensors that were sharded, if it is that or
+        made of it.
       origin: The tensor outside of the loop that this one is within it, if the loop leaves it as it
         is.
-      variables: The loops' variables that it is linear in: where they are summands, so is it.
+      variables: The loops' variables that it is linear in: where they are partials, so is it.
     """
 
     __slots__ = (
-        *("cause", "entries", "layout", "local", "names", "number", "origin", "parts", "shape"),
-        *("variables", "whole"),
+        *("cause", "entries", "layout", "local", "names", "number", "origin", "parts"),
+        *("replicated", "shape", "variables"),
     )
 
     def __init__(
@@ -77,10 +79,10 @@ class Tensor:
             shape = entries.shape
         self.shape: list[SizeLike | None] | None = None if shape is None else list(shape)
         self.entries = entries
-        self.whole: Output | None = local if isinstance(layout, Replicated) else None
+        self.replicated: Output | None = local if isinstance(layout, Replicated) else None
         self.parts: dict[Layout, Output] = {}
         self.number = unique_number()
-        self.cause: Whole | None = None
+        self.cause: Gathered | None = None
         self.origin: Tensor | None = None
         self.names: RowIds | None = None
         self.variables: frozenset[LoopVariable] = frozenset()
@@ -100,7 +102,7 @@ class Tensor:
         return self.layout if isinstance(self.layout, Sharded) else None
 
     def dim(self, axis: int) -> SizeLike:
-        """Returns the size of an axis of the whole tensor: a symbol where nothing is known."""
+        """Returns the size of an axis of the global tensor: a symbol where nothing is known."""
         assert self.shape is not None
         size = self.shape[axis]
         if size is None:
@@ -132,7 +134,7 @@ class Tensor:
         inner.variables = self.variables
         inner.cause = self.cause
         if local is None:
-            inner.whole, inner.parts = self.whole, dict(self.parts)
+            inner.replicated, inner.parts = self.replicated, dict(self.parts)
         return inner
 
     def __repr__(self) -> str:
@@ -140,16 +142,16 @@ class Tensor:
 
 
 def summed(tensor: Tensor) -> Tensor:
-    """Returns the sum of a summand, once it is made, as a tensor of its own."""
-    assert tensor.whole is not None
-    found = Tensor(tensor.whole, REPLICATED, tensor.shape, tensor.entries)
+    """Returns the sum of a partial, once it is made, as a tensor of its own."""
+    assert tensor.replicated is not None
+    found = Tensor(tensor.replicated, REPLICATED, tensor.shape, tensor.entries)
     found.names = tensor.names
     return found
 
 
 def known(tensor: Tensor) -> Tensor:
-    """Returns a tensor, or the sum of a summand if that is made already."""
-    return summed(tensor) if tensor.layout == PARTIAL and tensor.whole is not None else tensor
+    """Returns a tensor, or the sum of a partial if that is made already."""
+    return summed(tensor) if tensor.layout == PARTIAL and tensor.replicated is not None else tensor
 
 
 def static_shape(shape: tf.TensorShape) -> list[SizeLike | None] | None:
@@ -158,7 +160,7 @@ def static_shape(shape: tf.TensorShape) -> list[SizeLike | None] | None:
 
 
 def size_bytes(tensor: Tensor) -> int | None:
-    """Returns the bytes of a whole tensor, or None where tracing does not know them."""
+    """Returns the bytes of a global tensor, or None where tracing does not know them."""
     shape = tensor.shape
     if shape is None or not all(isinstance(size, int) for size in shape):
         return None

@@ -16,12 +16,12 @@ class VariableRedistribution(Redistribution):
     """Makes parts of sums, and wholes of parts, of which many travel together."""
 
     def scatter(self, tensors: Sequence[Tensor], layouts: Sequence[Sharded], why: str) -> None:
-        """Sums summands, of which each replica gets its part: see `part`."""
+        """Sums partials, of which each replica gets its part: see `part`."""
         layout_of = {id(tensor): each for tensor, each in zip(tensors, layouts, strict=True)}
         for bucket in self.program.buckets(tensors):
             own = [layout_of[id(tensor)] for tensor in bucket]
-            cuts = [_cut(tensor, each) for tensor, each in zip(bucket, own, strict=True)]
-            collective = self.program.communicator.sum_parts(bucket[0].dtype, cuts)
+            shardings = [_sharding(tensor, each) for tensor, each in zip(bucket, own, strict=True)]
+            collective = self.program.communicator.sum_parts(bucket[0].dtype, shardings)
             found = self._exchanged("sum of parts", collective, bucket, why)
             for tensor, layout, part in zip(bucket, own, found, strict=True):
                 tensor.parts[layout] = part
@@ -37,11 +37,11 @@ class VariableRedistribution(Redistribution):
         control = self.writer.control
         self.writer.control = (*control, *after)
         for bucket in self.program.buckets(tensors):
-            cuts = [_cut(tensor, tensor.sharded) for tensor in bucket]
-            collective = self.program.communicator.gather_parts(bucket[0].dtype, cuts)
+            shardings = [_sharding(tensor, tensor.sharded) for tensor in bucket]
+            collective = self.program.communicator.gather_parts(bucket[0].dtype, shardings)
             found = self._exchanged("gather of parts", collective, bucket, why)
             for tensor, whole in zip(bucket, found, strict=True):
-                tensor.whole = whole
+                tensor.replicated = whole
         self.writer.control = control
 
     def _exchanged(
@@ -67,30 +67,30 @@ class VariableRedistribution(Redistribution):
 
     def _can_be_joined(self, tensor: Tensor) -> bool:
         layout = tensor.sharded
-        if layout is None or tensor.whole is not None or tensor.origin is not None:
+        if layout is None or tensor.replicated is not None or tensor.origin is not None:
             return False
-        return self._is_cut_alone(tensor, layout)
+        return self._is_sharded_alone(tensor, layout)
 
     def scattered(self, tensor: Tensor, layout: Sharded, why: str = "") -> Output:
-        """Returns the replica's part of a summand's sum.
+        """Returns the replica's part of a partial's sum.
 
         Raises:
           Waiting: It is not summed yet.
         """
-        is_open = tensor.layout == PARTIAL and tensor.whole is None and tensor.origin is None
-        if is_open and layout not in tensor.parts and self._is_cut_alone(tensor, layout):
+        is_open = tensor.layout == PARTIAL and tensor.replicated is None and tensor.origin is None
+        if is_open and layout not in tensor.parts and self._is_sharded_alone(tensor, layout):
             raise Waiting([tensor], layout)
         return self.part(tensor, layout, why)
 
-    def _is_cut_alone(self, tensor: Tensor, layout: Sharded) -> bool:
-        """Returns whether a tensor of a known shape is cut along an axis as a variable is."""
+    def _is_sharded_alone(self, tensor: Tensor, layout: Sharded) -> bool:
+        """Returns whether a tensor of a known shape is sharded along an axis as a variable is."""
         is_fixed = layout.is_fixed and layout.inner == layout.outer == 1
         known = tensor.shape is not None and all(isinstance(size, int) for size in tensor.shape)
         return is_fixed and known and self.program.num_replicas > 1
 
 
-def _cut(tensor: Tensor, layout: Sharded | None) -> Sharding:
-    """Returns how a tensor of a known shape is cut."""
+def _sharding(tensor: Tensor, layout: Sharded | None) -> Sharding:
+    """Returns how a tensor of a known shape is sharded."""
     assert layout is not None and isinstance(layout.batch, FixedShard)
     sizes = [size for size in tensor.shape or () if isinstance(size, int)]
     return Sharding(tuple(sizes), layout.axis, layout.batch.bounds)

@@ -8,7 +8,7 @@ import time
 from tfdp.base import determinism
 from tfdp.base.atomic_files import replace_text
 from tfdp.strategy.extended import DataParallelExtended
-from tfdp.topology import Auto, Native, Rule, decide, topology_json
+from tfdp.topology import Auto, Native, Rule, decide, serialization
 
 FILE_VARIABLE = "TFDP_TOPOLOGY_FILE"
 
@@ -42,7 +42,7 @@ def decided(extended: DataParallelExtended) -> Auto:
     own = _read(path) if path and first else None
     text = processes.from_first("the decision on the topology", own).value
     if text:
-        auto = topology_json.loads(text, hosts, path or "that of rank 0")
+        auto = serialization.loads(text, hosts, path or "that of rank 0")
         origin = f"as {path or 'the file of rank 0'} says"
     else:
         probe = extended.probe()
@@ -52,7 +52,7 @@ def decided(extended: DataParallelExtended) -> Auto:
             auto = decide(len(hosts), hosts, probe.links())
         origin = f"measured in {time.perf_counter() - began:.1f} s"
         if path and first:
-            replace_text(pathlib.Path(path), topology_json.dumps(auto, hosts))
+            replace_text(pathlib.Path(path), serialization.dumps(auto, hosts))
     if first:
         logging.getLogger("tfdp").info("topology auto: %s", _described(auto, hosts, origin))
     return auto

@@ -25,7 +25,7 @@ from tfdp.strategy.extended import DataParallelExtended
 from tfdp.strategy.freed_memory import keep_freed_memory
 from tfdp.strategy.programs.one_device_programs import OneDevicePrograms
 from tfdp.synchronization import Synchronization
-from tfdp.topology import topology_json
+from tfdp.topology import serialization
 
 _LEAST_BUCKET_BYTES = 2**10
 
@@ -272,7 +272,7 @@ class DataParallelStrategy(OneDevicePrograms):
             "devices": [machine.short_device_name(device) for device in extended.worker_devices],
             "hosts": extended.hosts(),
             "engine": extended.engine,
-            "topology": topology_json.described(extended.topology),
+            "topology": serialization.described(extended.topology),
             "bucket_bytes": extended.bucket_bytes,
             "options": dict(self._options),
         }

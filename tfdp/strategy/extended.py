@@ -90,7 +90,7 @@ class DataParallelExtended(CrossReplica, HasReplicas):
         self.processes = processes
         self._name = f"strategy {strategy_number}"
         self._containers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        self._cuts = EvenSharding(processes.world_size * processes.local_size)
+        self._shardings = EvenSharding(processes.world_size * processes.local_size)
         self._lifting = Lifting(self._call_for_each_replica, len(devices))
         super().__init__(container, devices=list(devices), cross_device_ops=ReductionToOneDevice())
         resolver = processes.resolver()
@@ -206,7 +206,7 @@ class DataParallelExtended(CrossReplica, HasReplicas):
 
     def whole_of(self, variable: ShardedVariable) -> tf.Tensor:
         """Returns the value of which each replica holds a part; all processes must call it."""
-        return self._between.gather(variable, variable.cut.axis)
+        return self._between.gather(variable, variable.sharding.axis)
 
     def colocate_vars_with(self, colocate_with_variable: Any) -> Any:
         """Makes variables beside another; as on one device where that is traced."""
@@ -268,9 +268,11 @@ class DataParallelExtended(CrossReplica, HasReplicas):
         for copy in variable.values:
             # TensorFlow sets it of most kinds of variables: a traced program captures handles.
             setattr(copy.handle, container_of_copy, weakref.ref(variable))
-        cuts = self.replicas.exchange.shard == "parameters"
-        if cuts and is_to_be_sharded(variable, self.num_replicas):
-            return self.replicas.parted(variable, self._cuts.cut(tuple(variable.shape)))
+        shards_weights = self.replicas.exchange.shard == "parameters"
+        if shards_weights and is_to_be_sharded(variable, self.num_replicas):
+            return self.replicas.parted(
+                variable, self._shardings.next_sharding(tuple(variable.shape))
+            )
         return variable
 
     def note_variable(self, variable: Any) -> None:
@@ -346,7 +348,7 @@ class DataParallelExtended(CrossReplica, HasReplicas):
         specs: Sequence[tf.TensorSpec],
         are_partials: Sequence[bool],
     ) -> PartialProgram:
-        """Returns a function for one device as replicas run it that have summands."""
+        """Returns a function for one device as replicas run it that have partials."""
         return PartialProgram(self.programs, lambda *own: function(own), specs, are_partials)
 
     def in_scope(self) -> contextlib.AbstractContextManager[None]:

@@ -31,13 +31,13 @@ class ShardedVariable(mirrored_variables.ReplicaMirroredVariable):
     processes, which must read it together, and takes a whole to be assigned.
 
     Attributes:
-      cut: The cut into the replicas' parts.
+      sharding: The sharding into the replicas' parts.
       first_rank: The number of this process' first replica.
       whole: A variable of the whole's shape that holds nothing, which a program uses that is traced
         as on one device.
     """
 
-    cut: Sharding
+    sharding: Sharding
     first_rank: int
     whole: tf.Variable
 
@@ -47,7 +47,7 @@ class ShardedVariable(mirrored_variables.ReplicaMirroredVariable):
 
         def assign(value: Any, name: str | None = None) -> Any:
             raise NotImplementedError(
-                "What `shard` cuts is written whole, or by its optimizer, but some places of "
+                "A sharded variable is written whole, or by its optimizer, but some places of "
                 f"{own_name!r} were assigned. Use `variable.assign(...)` of the whole value."
             )
 
@@ -75,7 +75,7 @@ class ShardedVariable(mirrored_variables.ReplicaMirroredVariable):
             return self.whole.handle
         if self.trainable and not self._is_read_as_any() and get_update_replica_id() is None:
             raise ValueError(
-                'A gradient with respect to a weight that shard="parameters" cuts must be taken in '
+                'A gradient with respect to a weight under shard="parameters" must be taken in '
                 f"a program of all replicas, which each hold a part, but that of {self.name!r} is "
                 "taken outside. Decorate the step with `@strategy.partitioned` in place of "
                 "`@tf.function`, or use `fit`."
@@ -90,7 +90,7 @@ class ShardedVariable(mirrored_variables.ReplicaMirroredVariable):
         """The part's shape in a replica function; outside the whole's."""
         if self._is_read_as_any():
             return self._get_on_device_or_primary().shape
-        return tf.TensorShape(self.cut.shape)
+        return tf.TensorShape(self.sharding.shape)
 
     def get_shape(self) -> tf.TensorShape:
         """The same as `shape`."""
@@ -105,7 +105,7 @@ class ShardedVariable(mirrored_variables.ReplicaMirroredVariable):
             return self.whole
         if self.trainable and self._is_read_as_any():
             raise ValueError(
-                f'A weight that shard="parameters" cuts must be read in a program of one device, '
+                f'A weight under shard="parameters" must be read in a program of one device, '
                 f"in which it is gathered, but {self.name!r} is read in a replica function of "
                 "`strategy.run`, whose replica has a part of it. Train by `model.fit`, or make the "
                 "step a function of the whole batch, for `strategy.partitioned`; or use "
@@ -121,8 +121,8 @@ class ShardedVariable(mirrored_variables.ReplicaMirroredVariable):
         replica = get_update_replica_id()
         if replica is not None:  # of `extended.update`, where it reads as the whole
             whole = tf.convert_to_tensor(value, self.dtype)
-            whole.shape.assert_is_compatible_with(self.cut.shape)
-            value = _slice(whole, self.cut, self.first_rank + replica)
+            whole.shape.assert_is_compatible_with(self.sharding.shape)
+            value = _slice(whole, self.sharding, self.first_rank + replica)
         return super()._update(update_fn, value, **kwargs)
 
     def _export_to_saved_model_graph(self, *args: Any, **kwargs: Any) -> Any:
@@ -130,29 +130,29 @@ class ShardedVariable(mirrored_variables.ReplicaMirroredVariable):
             return super()._export_to_saved_model_graph(*args, **kwargs)
         raise ValueError(
             "What is saved by tf.saved_model.save must be whole, but each replica holds a part of "
-            f"{self.name!r}, which `shard` cuts. Use `model.export(path)`, which writes no "
+            f"{self.name!r}, which `shard` divides. Use `model.export(path)`, which writes no "
             "optimizer, or `model.save(path)`."
         )
 
     def _update_replica(self, update_fn: Callable[..., Any], value: Any, **kwargs: Any) -> Any:
         part = self._get_on_device_or_primary()
-        if tf.is_tensor(value) and value.shape == self.cut.shape != part.shape:
+        if tf.is_tensor(value) and value.shape == self.sharding.shape != part.shape:
             # An optimizer that is built in a replica function gives its slots whole values.
-            value = value[self.cut.index(self.first_rank + self.values.index(part))]
+            value = value[self.sharding.index(self.first_rank + self.values.index(part))]
         return update_fn(part, value, **kwargs)
 
     def _update_cross_replica(
         self, update_fn: Callable[..., Any], value: Any, **kwargs: Any
     ) -> None:
         whole = tf.convert_to_tensor(value, self.dtype)
-        whole.shape.assert_is_compatible_with(self.cut.shape)
+        whole.shape.assert_is_compatible_with(self.sharding.shape)
         for index, part in enumerate(self.values):
             with tf.device(part.device):
-                update_fn(part, _slice(whole, self.cut, self.first_rank + index), **kwargs)
+                update_fn(part, _slice(whole, self.sharding, self.first_rank + index), **kwargs)
 
 
 def is_to_be_sharded(variable: Any, replicas: int) -> bool:
-    """Returns whether `shard="parameters"` cuts a new variable: whether it is a large weight."""
+    """Returns whether `shard="parameters"` divides a new variable: whether it is a large weight."""
     is_weight = variable.trainable and isinstance(
         variable, mirrored_variables.ReplicaMirroredVariable
     )
@@ -177,12 +177,12 @@ def held_whole(variables: Sequence[ShardedVariable]) -> Iterator[None]:
             release(variable.whole)
 
 
-def parted(variable: Any, cut: Sharding, first_rank: int) -> ShardedVariable:
+def parted(variable: Any, sharding: Sharding, first_rank: int) -> ShardedVariable:
     """Returns a variable of which each replica holds its part of what `variable` holds.
 
     Args:
       variable: A variable with a copy on each replica, in which nothing is left.
-      cut: The cut into the replicas' parts.
+      sharding: The sharding into the replicas' parts.
       first_rank: The number of this process' first replica.
     """
     strategy, trainable = variable.distribute_strategy, variable.trainable
@@ -190,16 +190,19 @@ def parted(variable: Any, cut: Sharding, first_rank: int) -> ShardedVariable:
     with tf.init_scope(), tf.name_scope(""):  # the name says where it is
         for index, copy in enumerate(variable.values):
             with tf.device(copy.device):
-                own = _slice(copy.read_value(), cut, first_rank + index)
+                own = _slice(copy.read_value(), sharding, first_rank + index)
             with tf.variable_creator_scope(_alone_on(copy.device)):
                 name = variable.name.split(":")[0]
                 name = f"{name}/part_{first_rank + index}" if index else name
                 parts.append(tf.Variable(own, trainable=trainable, name=name))
         made = ShardedVariable(strategy, parts, tf.VariableAggregation.NONE)
         made.whole = UninitializedVariable(
-            trainable=trainable, shape=cut.shape, dtype=made.dtype, name=variable.name.split(":")[0]
+            trainable=trainable,
+            shape=sharding.shape,
+            dtype=made.dtype,
+            name=variable.name.split(":")[0],
         )
-    made.cut, made.first_rank = cut, first_rank
+    made.sharding, made.first_rank = sharding, first_rank
     setattr(made.whole.handle, container_of_copy, weakref.ref(made))
     held = mirrored_variables.noted_sharded()
     if held is not None:
@@ -215,17 +218,17 @@ def parted(variable: Any, cut: Sharding, first_rank: int) -> ShardedVariable:
 def parts_like(variable: ShardedVariable, value: Any) -> Any:
     """Returns the parts for this process' replicas of a whole; of anything else, the value.
 
-    Another variable that is cut alike, or Keras' of one, has its parts, which can be written.
+    Another variable that is sharded alike, or Keras' of one, has its parts, which can be written.
     """
     held = value if isinstance(value, ShardedVariable) else getattr(value, "value", None)
-    if isinstance(held, ShardedVariable) and held.cut == variable.cut:
+    if isinstance(held, ShardedVariable) and held.sharding == variable.sharding:
         return Mirrored(held.values)
     shape = getattr(value, "shape", None)  # one of Keras' variables has it, too
-    if shape is None or tuple(shape) != variable.cut.shape:
+    if shape is None or tuple(shape) != variable.sharding.shape:
         return value
     whole, first = tf.convert_to_tensor(value), variable.first_rank
     return regroup(
-        tuple(_slice(whole, variable.cut, first + k) for k in range(len(variable.values)))
+        tuple(_slice(whole, variable.sharding, first + k) for k in range(len(variable.values)))
     )
 
 
@@ -240,9 +243,9 @@ def _hold(variable: tf.Variable, value: tf.Tensor) -> None:
     tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
 
 
-def _slice(whole: tf.Tensor, cut: Sharding, rank: int) -> tf.Tensor:
+def _slice(whole: tf.Tensor, sharding: Sharding, rank: int) -> tf.Tensor:
     """Returns a copy of a rank's part. Rows of a tensor would keep the memory of all of it."""
-    return tf.raw_ops.DeepCopy(x=whole[cut.index(rank)])
+    return tf.raw_ops.DeepCopy(x=whole[sharding.index(rank)])
 
 
 def _alone_on(device: str) -> Callable[..., Any]:

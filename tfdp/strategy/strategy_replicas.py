@@ -182,10 +182,10 @@ class StrategyReplicas:
 
     # ---- between replica functions
 
-    def parted(self, variable: tf.Variable, cut: Sharding) -> tf.Variable:
+    def parted(self, variable: tf.Variable, sharding: Sharding) -> tf.Variable:
         """Makes a variable of parts, as `Replicas` says."""
         return sharded_variable.parted(
-            variable, cut, self.processes.rank * self.processes.local_size
+            variable, sharding, self.processes.rank * self.processes.local_size
         )
 
     @contextlib.contextmanager

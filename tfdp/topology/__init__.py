@@ -13,7 +13,7 @@ from tfdp.topology.model import Choice, Links, choose, predict_seconds, seconds_
 from tfdp.topology.native import Native
 from tfdp.topology.ring import Ring
 from tfdp.topology.schedule import AllReduce, Exchange, Phase, Schedule, Topology, Transfer
-from tfdp.topology.topology_names import from_name, names
+from tfdp.topology.serialization import from_name, names
 from tfdp.topology.torus import Torus
 from tfdp.topology.tree import Tree
 

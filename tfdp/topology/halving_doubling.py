@@ -3,8 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from tfdp.topology.schedule import Schedule, Topology, Transfer
-from tfdp.topology.steps import Steps, as_phases, ranks_of_hosts
+from tfdp.topology.schedule import Schedule, Steps, Topology, Transfer, as_phases, ranks_of_hosts
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,8 +7,7 @@ from tfdp.topology.direct import Direct
 from tfdp.topology.native import Native
 from tfdp.topology.nesting import nest
 from tfdp.topology.ring import Ring
-from tfdp.topology.schedule import Schedule, Topology
-from tfdp.topology.steps import ranks_of_hosts
+from tfdp.topology.schedule import Schedule, Topology, ranks_of_hosts
 
 
 @dataclasses.dataclass(frozen=True)

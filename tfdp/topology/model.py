@@ -11,8 +11,7 @@ from tfdp.topology.hierarchical import Hierarchical
 from tfdp.topology.native import Native
 from tfdp.topology.patterns import Pattern, Stride, pattern_of
 from tfdp.topology.ring import Ring
-from tfdp.topology.schedule import Schedule, Topology
-from tfdp.topology.steps import slice_count
+from tfdp.topology.schedule import Schedule, Topology, slice_count
 from tfdp.topology.torus import Torus
 from tfdp.topology.tree import Tree
 
@@ -102,8 +101,8 @@ def seconds_of(pattern: Pattern, size_bytes: float, links: Links) -> float:
     A step takes as long as its slowest link: the latency, and then the bytes of one direction at
     its rate; and as long as the busiest rank's core needs for them. Adding is part of the latter.
     The k slices of a large buffer follow each other through the steps (the engine's own ring has
-    two; see :mod:`tfdp.topology.steps`): of the steps' bytes each slice waits for a k-th, and for
-    the rest the slowest of links and cores is busy all the time (`busy_seconds`). The time of
+    two; see :mod:`tfdp.topology.schedule`): of the steps' bytes each slice waits for a k-th, and
+    for the rest the slowest of links and cores is busy all the time (`busy_seconds`). The time of
     the operations that the busiest rank starts for the first slice is added.
 
     >>> from tfdp.topology.tree import Tree

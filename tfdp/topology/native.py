@@ -3,8 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from tfdp.topology.schedule import AllReduce, Schedule, Topology
-from tfdp.topology.steps import host_order
+from tfdp.topology.schedule import AllReduce, Schedule, Topology, host_order
 
 
 @dataclasses.dataclass(frozen=True)

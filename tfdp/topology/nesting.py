@@ -4,8 +4,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from tfdp.topology.schedule import Schedule, Transfer
-from tfdp.topology.steps import Steps, as_phases, side_by_side
+from tfdp.topology.schedule import Schedule, Steps, Transfer, as_phases, side_by_side
 
 
 def nest(groups: Sequence[Sequence[int]], inner: Sequence[Schedule], outer: Schedule) -> Schedule:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from tfdp.topology.nesting import nest
 from tfdp.topology.ring import Ring
-from tfdp.topology.schedule import Schedule, Topology
-from tfdp.topology.steps import ranks_of_hosts
+from tfdp.topology.schedule import Schedule, Topology, ranks_of_hosts
 
 
 @dataclasses.dataclass(frozen=True)

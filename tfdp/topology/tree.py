@@ -5,8 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from tfdp.topology.schedule import Schedule, Topology, Transfer
-from tfdp.topology.steps import Steps, as_phases, ranks_of_hosts, side_by_side
+from tfdp.topology.schedule import (
+    Schedule,
+    Steps,
+    Topology,
+    Transfer,
+    as_phases,
+    ranks_of_hosts,
+    side_by_side,
+)
 
 
 @dataclasses.dataclass(frozen=True)

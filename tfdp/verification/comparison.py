@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.communication.replicas import compiler_of, processes_of
-from tfdp.verification import layer_outputs, readings, reasons, run_differences, source_lines
+from tfdp.verification import probes, readings, reasons, run_differences, source_lines
 from tfdp.verification.run_differences import Table
 from tfdp.verification.training_run import Run, TrainedProgram, train
 from tfdp.verification.verification_report import Difference, Report
@@ -184,9 +184,9 @@ class Comparison:
         expected, controls = reference.in_order(), []
         if self._amplifies():
             control = _watched(self._program, step, move=_MOVES[0])
-            noise = layer_outputs.differences(expected, control.in_order())
+            noise = probes.differences(expected, control.in_order())
             controls.append(self._of_all_ranks(noise))
-        table = self._of_all_ranks(layer_outputs.differences(expected, run.in_order()))
+        table = self._of_all_ranks(probes.differences(expected, run.in_order()))
         found = run_differences.apart(table, controls, self._tolerance)
         if not found:
             return None
@@ -199,9 +199,7 @@ class Comparison:
         return difference, *reasons.of_layer(path, layer, line)
 
 
-def _watched(
-    program: TrainedProgram, step: int, *args: Any, **options: Any
-) -> layer_outputs.LayerCalls:
+def _watched(program: TrainedProgram, step: int, *args: Any, **options: Any) -> probes.LayerCalls:
     calls = train(program, *args, watch=step, **options).calls
     assert calls is not None
     return calls

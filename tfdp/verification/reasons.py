@@ -5,8 +5,8 @@ from typing import Any
 
 import keras
 
+from tfdp.keras import batch_normalization
 from tfdp.keras._keras import flatten_layers, own_state
-from tfdp.keras.layers import per_replica_moments
 from tfdp.keras.nested_optimizers import innermost
 from tfdp.verification import readings, source_lines
 from tfdp.verification.verification_report import Difference
@@ -41,7 +41,7 @@ _BY_DESIGN = {
 def by_design(first: Difference, strategy: Any, model: keras.Model) -> str:
     """Returns which of the strategy's arguments is meant to change what differs first; "": none."""
     asked = []
-    normalizes = any(map(per_replica_moments.is_plain, flatten_layers(model)))
+    normalizes = any(map(batch_normalization.is_plain, flatten_layers(model)))
     if first.step and normalizes and strategy.batch_normalization == "per_replica":
         asked.append("batch_normalization")
     of_update = (readings.GRADIENTS, readings.OPTIMIZER, readings.WEIGHTS)

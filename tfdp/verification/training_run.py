@@ -1,9 +1,14 @@
-"""The training of one run of a program: built from a fresh state, and read at each step."""
+"""The training of one run of a program: built from a fresh state, and read at each step.
+
+The process' seeds, names and dtypes are those of a fresh process, and restored afterwards.
+"""
 
 import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable
+import logging
+import random
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -12,8 +17,17 @@ import tensorflow as tf
 
 from tfdp.base import hooks
 from tfdp.keras import scope_errors
-from tfdp.keras._keras import Trainer, flatten_layers, strategy_of_model
-from tfdp.verification import fresh_state, layer_outputs, readings
+from tfdp.keras._keras import (
+    GLOBAL_RANDOM_SEED,
+    GLOBAL_SEED_GENERATOR,
+    NAME_COUNTS,
+    Trainer,
+    flatten_layers,
+    global_state,
+    strategy_of_model,
+)
+from tfdp.strategy._tensorflow_programs import context
+from tfdp.verification import probes, readings
 from tfdp.verification.batches import Batches
 from tfdp.verification.probes import GradientProbe
 from tfdp.verification.readings import Readings
@@ -54,7 +68,7 @@ class Run:
     model: keras.Model
     steps: list[Readings]
     offsets: dict[str, np.ndarray]
-    calls: layer_outputs.LayerCalls | None = None
+    calls: probes.LayerCalls | None = None
 
 
 def train(
@@ -79,7 +93,7 @@ def train(
     strategy = strategy or program.reference
     scope = contextlib.nullcontext() if strategy is None else strategy.scope()
     device = tf.device(program.device if strategy is None else None)
-    with fresh_state.fresh(_SEED), fresh_state.quiet(), device:
+    with fresh(_SEED), quiet(), device:
         with scope, compiled_if_told():
             model = program.build()
         _check(model, strategy)
@@ -91,7 +105,7 @@ def train(
         _build_optimizer(model, strategy)
         run = Run(model, [], {})
         if watch is not None:
-            run.calls = layer_outputs.LayerCalls()
+            run.calls = probes.LayerCalls()
         watching = contextlib.nullcontext() if run.calls is None else run.calls.watching()
         with watching:
             model.fit(
@@ -213,3 +227,49 @@ def _check(model: Any, strategy: Any) -> None:
             else "`build` must make a new model each time it is called, in no scope of its own: "
             "the first run is on one device. But its model was made in the scope of a strategy."
         )
+
+
+_OF_KERAS = (NAME_COUNTS, GLOBAL_SEED_GENERATOR, GLOBAL_RANDOM_SEED)
+
+
+@contextlib.contextmanager
+def fresh(seed: int) -> Iterator[None]:
+    """Sets all seeds to `seed` and lets Keras count names anew within the context.
+
+    Afterwards random states, counts of names, dtype policy and default dtype are restored. Models
+    and layers that were made before do not change.
+    """
+    of_keras = {name: global_state.get_global_attribute(name) for name in _OF_KERAS}
+    python, numpy = random.getstate(), np.random.get_state()
+    eager = context()
+    seed_before, generator_before = eager._seed, getattr(eager, "_rng", None)
+    policy, floatx = keras.config.dtype_policy(), keras.config.floatx()
+    global_state.set_global_attribute(NAME_COUNTS, None)
+    # The generator of draws without a seed must be made anew; `set_random_seed` of Keras before
+    # 3.13 would keep it.
+    global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, None)
+    keras.utils.set_random_seed(seed)
+    try:
+        yield
+    finally:
+        for name, value in of_keras.items():
+            global_state.set_global_attribute(name, value)
+        random.setstate(python)
+        np.random.set_state(numpy)
+        eager._seed, eager._rng = seed_before, generator_before
+        keras.config.set_dtype_policy(policy)
+        keras.config.set_floatx(floatx)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Suppresses TensorFlow's warnings of functions that are traced again and again, as here."""
+
+    def keep(record: logging.LogRecord) -> bool:
+        return "retracing" not in record.getMessage()
+
+    logging.getLogger("tensorflow").addFilter(keep)
+    try:
+        yield
+    finally:
+        logging.getLogger("tensorflow").removeFilter(keep)

@@ -11,7 +11,7 @@ import tiers
 from tfdp import topology
 from tfdp.communication.collectives import Reducer
 from tfdp.communication.engines import TensorFlowEngine
-from tfdp.topology import steps
+from tfdp.topology import schedule
 
 TOPOLOGIES = [
     topology.Ring(),
@@ -104,7 +104,7 @@ def test_every_rank_and_every_run_has_the_same_bits(rule, all_reduce):
 @pytest.mark.slow
 @two_topologies
 def test_slices_of_a_large_buffer_are_put_together_in_order(rule, all_reduce, monkeypatch):
-    monkeypatch.setattr(steps, "_LEAST_SLICE_BYTES", 100)
+    monkeypatch.setattr(schedule, "_LEAST_SLICE_BYTES", 100)
     arrays = [np.random.default_rng(rank).normal(size=333).astype("float64") for rank in range(4)]
     (copies,) = all_reduce(rule, arrays)
     for copy in copies:

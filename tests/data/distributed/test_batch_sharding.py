@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tfdp
-from tfdp.base.batch_shards import share_sizes
+from tfdp.base.sharding import share_sizes
 from tfdp.data.distributed import batch_sharding
 
 # ---- split

@@ -212,7 +212,7 @@ def test_an_iterator_makes_its_spec_once(replicas):
     spec = iterator._type_spec
     assert spec is iterator._type_spec
     assert spec._component_specs is spec._component_specs
-    assert iterator.cuts is iterator.cuts
+    assert iterator.shards is iterator.shards
 
 
 @pytest.mark.parametrize("given", ["a pipeline", "a dataset"])

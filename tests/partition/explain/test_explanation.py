@@ -88,7 +88,7 @@ def test_what_a_loop_or_a_branch_makes_whole_is_told_with_all_that_follows(kind)
 
     explanation = explain(program(function, ROWS))
     (facts,) = (each for each in explanation.whole if each.operation == kind)
-    assert facts.reason == "what it gives may have another size or cut" and facts.tensors == 1
+    assert facts.reason == "what it gives may have another size or layout" and facts.tensors == 1
     divided = kind == "StatelessIf"  # the product in the branch, of examples
     assert explanation.undivided == explanation.total.products - divided
     assert explanation.gathered.types["MatMul"] == explanation.undivided
@@ -111,13 +111,13 @@ def test_the_text_has_80_columns_and_says_what_asked_for_each(made):
     flat = " ".join(text.split())
     for said in (
         "WHAT A STEP EXCHANGES, ON 3 REPLICAS",
-        "1 operation is computed whole by every replica.",
+        "1 operation is computed on the gathered batch, by every replica.",
         "gather of 1 tensor, 8*batch_0 bytes",
-        "in everything, which is computed whole: what is in it once must be found",
+        "in everything, which is computed on the gathered batch: what is in it once must be found",
         "in a loop, in each round",
         "in a branch, if it is taken",
-        "It gathers 1 tensor, 8*batch_0 bytes, and each replica computes 3 times its share.",
-        "(1 product) on each replica's own share of the batch",
+        "It gathers 1 tensor, 8*batch_0 bytes, and each replica computes 3 times its shard.",
+        "(1 product) on each replica's shard of the batch",
     ):
         assert said in flat, said
 
@@ -138,8 +138,11 @@ def test_one_replica_exchanges_nothing():
     assert "A step on 1 replica has 0 collectives. " in explanation.text()
     assert not explanation.whole and not explanation.share.amount.operations
     text = " ".join(explanation.text().split())
-    assert "No operation is computed whole. Of 19 operations (1 product), the replica" in text
-    assert "own share" not in text
+    assert (
+        "No operation is computed on the gathered batch. Of 19 operations (1 product), the replica"
+        in text
+    )
+    assert "shard of the batch" not in text
 
 
 def test_the_file_holds_what_the_text_says(made, tmp_path):

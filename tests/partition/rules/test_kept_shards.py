@@ -2,12 +2,15 @@
 
 import dataclasses
 import gzip
+import re
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
 from partition.check import check, strategy
+from partition.drawn import of_drawn_batches
 from partition.examples import numbers
 
 from tfdp.partition.rules.kept_shards import TABLE
@@ -418,3 +421,130 @@ def test_each_type_of_the_table_that_runs_on_cpus_has_a_sample():
         found |= types_in(tf.function(sample.function).get_concrete_function(*specs).graph)
     missing = {type_ for row in TABLE for type_ in row.types.split()} - found
     assert missing == NOT_ON_CPUS
+
+
+RANDOM = np.random.default_rng(3)
+ROWS = RANDOM.normal(1, 2, [7, 5, 4]).astype(np.float32)
+FEWER_ROWS = ROWS[:2]  # than three replicas
+RAW = tf.raw_ops
+
+in_shares = pytest.mark.parametrize("batch", [ROWS, FEWER_ROWS], ids=["uneven", "fewer"])
+
+
+def turned(x):
+    """The batch's axis in the middle."""
+    return tf.transpose(x, [1, 0, 2])
+
+
+def lengths(x):
+    """Lengths of sequences, one for each example."""
+    return tf.argmax(x[:, :, 0], 1, tf.int32) % 5
+
+
+def whole_numbers(x):
+    """Whole numbers from 0 to 4 on every replica, one for each example."""
+    return tf.cast(RAW.LinSpace(start=0.0, stop=4.0, num=tf.shape(x)[0]), tf.int32)
+
+
+KEPT = {
+    "ReverseSequence": (lambda x: tf.reverse_sequence(x, lengths(x), 1, 0), "axis 0"),
+    "ReverseSequence, turned": (
+        lambda x: tf.reverse_sequence(turned(x), lengths(x), 0, 1),
+        "axis 1",
+    ),
+    "ReverseSequence of columns": (
+        lambda x: tf.reverse_sequence(x, [2, 1, 3, 4, 4], 2, 1),
+        "axis 0",
+    ),
+    "ReverseSequence of a whole": (
+        lambda x: tf.reverse_sequence(tf.ones_like(x[:, 0]), lengths(x) % 4, 1, 0),
+        "axis 0",
+    ),
+    "ReverseSequence of what is whole": (
+        lambda x: tf.reverse_sequence(
+            tf.stack([whole_numbers(x) * each for each in range(1, 5)]), lengths(x), 0, 1
+        ),
+        "axis 1",
+    ),
+    "ReverseSequence by what is whole": (
+        lambda x: tf.reverse_sequence(x, whole_numbers(x), 1, 0),
+        "axis 0",
+    ),
+    "LowerBound": (lambda x: tf.searchsorted(tf.sort(x[:, 0]), x[:, 1]), "axis 0"),
+    "UpperBound": (lambda x: tf.searchsorted(tf.sort(x), x[..., :2], "right"), "axis 0, inner 5"),
+    "UpperBound of the batch": (
+        lambda x: tf.searchsorted([0.0, 1.0, 3.0], x[:, 0, 1], "right"),
+        "axis 1",
+    ),
+}
+
+
+@in_shares
+@pytest.mark.parametrize("case", KEPT)
+def test_an_operation_along_another_axis_keeps_the_cut(case, batch, layouts):
+    function, cut = KEPT[case]
+    report = check(function, batch, replicas=[3], exact=True)
+    found = layouts[re.match(r"\w+", case)[0]]
+    assert f"sharded({cut})" in {re.sub(r" by [^,)]*", "", each) for each in found}
+    assert not report.exchanged
+
+
+WHOLE = {
+    "ReverseSequence": lambda x: tf.reverse_sequence(x, [2, 1, 3, 4, 7], 0, 1),
+    "LowerBound": lambda x: RAW.LowerBound(sorted_inputs=x[None, :, 0, 0], values=[[1.0, 2.0]]),
+}
+
+
+@pytest.mark.parametrize("type_", WHOLE)
+def test_an_operation_along_the_batch_is_computed_whole(type_):
+    check(WHOLE[type_], ROWS, whole=[type_])
+
+
+def test_what_is_cut_and_needed_by_all_examples_is_gathered():
+    def function(x):
+        pairs = x[:, tf.newaxis, 0] + x[tf.newaxis, :, 1]
+        rising = tf.exp(tf.cast(tf.range(tf.shape(x)[0]), tf.float32) / 3)
+        return (
+            tf.reverse_sequence(pairs, lengths(x), 2, 1),
+            RAW.UpperBound(sorted_inputs=rising[None], values=x[None, :, 0, 0]),
+        )
+
+    report = check(function, ROWS, replicas=[3])
+    assert {"ReverseSequence", "UpperBound"} <= {each.operation for each in report.exchanged}
+
+
+@in_shares
+def test_a_partial_is_reversed_by_each_replica(batch, layouts):
+    def function(x):
+        total = tf.reduce_sum(x, 0)
+        return tf.sin(tf.reverse_sequence(total, [1, 2, 3, 1, 0], 1, 0))
+
+    report = check(function, batch, replicas=[3])
+    assert layouts["ReverseSequence"] == {"partial"}
+    assert [each.kind for each in report.exchanged] == ["sum"]
+
+
+@of_drawn_batches
+def test_any_operation_along_an_axis_is_that_of_one_device_wherever_the_batch_is(case):
+    axis = case.choose([*case.others, case.axis])
+    other = case.choose(range(case.rank))
+
+    def function(t):
+        whole = tf.cumsum(t, case.axis)  # of all examples on every replica
+        found = []
+        if axis != other:
+            sizes = tf.cast(
+                tf.reduce_max(t, [at for at in range(case.rank) if at != other]), "int32"
+            )
+            along = sizes % (case.shape[axis] + 1)
+            found += [tf.reverse_sequence(each, along, axis, other) for each in (t, whole)]
+        rows = tf.reshape(t, [-1, case.shape[-1]])
+        all_rows = tf.reshape(whole, [-1, case.shape[-1]])
+        for one, values in ((rows, all_rows), (all_rows, rows), (rows, rows)):
+            found += [
+                tf.searchsorted(tf.sort(one), values),
+                tf.searchsorted([[2.0, 9.0, 30.0]], tf.reshape(values, [1, -1]), "right"),
+            ]
+        return found
+
+    case.check(function, exact=True)

@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
+from hypothesis import strategies as st
 from partition.check import check
 from partition.drawn import MERGES, of_drawn_batches
-from partition.examples import gradients, in_shares
+from partition.examples import gradients, in_shares, numbers, of_any_axes
 
 
 def matrices(length, *sizes):
@@ -133,3 +134,312 @@ def test_any_matrices_are_those_of_one_device_wherever_the_batch_is(case):
         )
 
     case.check(function, tolerance=1e-4)
+
+
+WEIGHTS = np.random.default_rng(0).uniform(0.5, 1.5, [4, 5]).astype(np.float32)
+
+
+@in_shares
+@pytest.mark.parametrize("transpose_a", tiers.first_of(False, True))
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_rows_times_weights_are_rows_and_their_gradients_are_summands(
+    transpose_a, transpose_b, length, replicas, layouts
+):
+    def function(x):
+        def product(x, weights):
+            x = tf.transpose(x) if transpose_a else x
+            weights = tf.transpose(weights) if transpose_b else weights
+            return tf.matmul(x, weights, transpose_a, transpose_b)
+
+        return gradients(product, x, tf.constant(WEIGHTS))
+
+    report = check(function, numbers(length, 4), replicas=replicas)
+    assert [each.kind for each in report.exchanged] == ["sum"]
+    assert layouts["MatMul"] == {"sharded(axis 0 by batch_0)", "partial"} | (
+        {"sharded(axis 1 by batch_0)"} if transpose_a else set()
+    )
+
+
+@in_shares
+def test_products_over_the_batch_are_summands(length, replicas, layouts):
+    def function(x, y):
+        return [tf.matmul(x, y, transpose_a=True), tf.matmul(y, tf.transpose(x), True, True)]
+
+    check(function, numbers(length, 4), numbers(length, 3), replicas=replicas)
+    assert layouts["MatMul"] == {"partial"}
+
+
+@in_shares
+def test_a_whole_operand_is_cut_where_the_batch_is_contracted(length, replicas, layouts):
+    def function(x):
+        ones = tf.ones([tf.shape(x)[0], 2])
+        counted = tf.cumsum(ones, 0)
+        return [tf.matmul(x, counted, transpose_a=True), tf.matmul(counted, x, transpose_a=True)]
+
+    check(function, numbers(length, 4), replicas=replicas, whole=None)
+    assert layouts["MatMul"] == {"partial"}
+
+
+@in_shares
+def test_products_of_all_examples_with_all_keep_the_rows_of_one(length, replicas, layouts):
+    def function(x):
+        def similarities(x):
+            return tf.matmul(x, x, transpose_b=True)
+
+        return gradients(similarities, x)
+
+    check(function, numbers(length, 4), replicas=replicas)
+    assert "sharded(axis 0 by batch_0)" in layouts["MatMul"]
+
+
+@in_shares
+def test_a_summand_times_a_whole_matrix_is_a_summand(length, replicas, layouts):
+    def function(x, y):
+        total = tf.matmul(x, y, transpose_a=True)
+        return [tf.matmul(total, WEIGHTS[:2, :2]), tf.einsum("ij,kj->ki", total, WEIGHTS[:2, :2])]
+
+    report = check(function, numbers(length, 4), numbers(length, 2), replicas=replicas)
+    assert [each.kind for each in report.exchanged] == ["sum"]
+    assert layouts["Einsum"] == {"partial"}
+
+
+@in_shares
+def test_a_summand_is_summed_before_a_product_that_is_larger_or_has_the_batch(length, replicas):
+    def function(x, y):
+        total = tf.matmul(x, y, transpose_a=True)
+        return [tf.matmul(total, WEIGHTS[:2]), tf.matmul(x, total), tf.matmul(total, total, True)]
+
+    check(function, numbers(length, 4), numbers(length, 2), replicas=replicas)
+
+
+def test_a_summand_is_summed_before_a_smaller_product_with_the_batch():
+    def function(x, y):
+        return tf.einsum("ij,bj->i", tf.matmul(x, y, transpose_a=True), y)
+
+    check(function, numbers(7, 4), numbers(7, 2), replicas=[3])
+
+
+@in_shares
+def test_products_of_whole_numbers_are_exact(length, replicas):
+    def function(x):
+        few = tf.cast(x[tf.newaxis], tf.int16)
+        return [
+            tf.matmul(x, x, transpose_a=True),
+            tf.matmul(x, x, transpose_b=True),
+            tf.matmul(few, few, transpose_a=True),
+        ]
+
+    x = (10 * numbers(length, 4)).astype(np.int32)
+    check(function, x, replicas=replicas, whole=["BatchMatMulV2"])
+
+
+@in_shares
+def test_products_of_complex_numbers_are_those_of_one_device(length, replicas):
+    def function(x):
+        return [tf.matmul(x, x, adjoint_a=True), tf.matmul(x, x, adjoint_b=True)]
+
+    x = numbers(length, 4) + 1j * numbers(length, 4)[:, ::-1]
+    check(function, x.astype(np.complex64), replicas=replicas)
+
+
+@in_shares
+@pytest.mark.parametrize("adjoint_a", tiers.first_of(False, True))
+@pytest.mark.parametrize("adjoint_b", [False, True])
+def test_products_of_matrices_keep_the_cut_of_the_examples(adjoint_a, adjoint_b, length, replicas):
+    def function(x, y):
+        def product(x, y):
+            x = tf.transpose(x, [0, 1, 3, 2]) if adjoint_a else x
+            y = tf.transpose(y, [0, 1, 3, 2]) if adjoint_b else y
+            return tf.matmul(x, y, adjoint_a=adjoint_a, adjoint_b=adjoint_b)
+
+        return gradients(product, x, y)
+
+    report = check(function, numbers(length, 2, 3, 4), numbers(length, 2, 4, 5), replicas=replicas)
+    assert not report.exchanged
+
+
+@in_shares
+def test_products_of_matrices_are_broadcast(length, replicas, layouts):
+    def function(x, y):
+        def product(x, y, weights):
+            # Not `y[:, tf.newaxis] @ weights`: with oneDNN TensorFlow 2.21 crashes on one device.
+            moved = (y @ weights[:, :4])[:, tf.newaxis]
+            return tf.matmul(x, weights) + tf.matmul(x, moved)
+
+        return gradients(product, x, y, tf.constant(WEIGHTS[:, :4]))
+
+    check(function, numbers(length, 2, 3, 4), numbers(length, 4, 4), replicas=replicas)
+    assert layouts["BatchMatMulV2"] >= {"sharded(axis 0 by batch_0)"}
+
+
+@in_shares
+def test_heads_that_are_merged_with_the_batch_attend_to_their_own(length, replicas, layouts):
+    def attention(x, weights):
+        def heads(y):  # [batch * 2, 3, 2]
+            y = tf.transpose(tf.reshape(y @ weights, [-1, 3, 2, 2]), [0, 2, 1, 3])
+            return tf.reshape(y, [-1, 3, 2])
+
+        queries, keys, values = heads(x), heads(x + 1), heads(x * 2)
+        scores = tf.nn.softmax(tf.matmul(queries, keys, transpose_b=True))
+        return tf.matmul(scores, values)
+
+    def function(x):
+        return gradients(attention, x, tf.constant(WEIGHTS[:, :4]))
+
+    check(function, numbers(length, 3, 4), replicas=replicas)
+    assert "sharded(axis 0 by batch_0, inner 2)" in layouts["BatchMatMulV2"]
+
+
+@in_shares
+def test_rows_of_matrices_may_be_the_examples(length, replicas, layouts):
+    def function(x, y):
+        turned = tf.transpose(x, [1, 0, 2])  # [2, batch, 3]
+        return [
+            turned @ tf.constant(WEIGHTS[:3]),
+            tf.matmul(turned, tf.transpose(y, [1, 0, 2]), transpose_a=True),
+            tf.matmul(WEIGHTS[:2, :3], turned, transpose_b=True),
+        ]
+
+    check(function, numbers(length, 2, 3), numbers(length, 2, 4), replicas=replicas)
+    assert layouts["BatchMatMulV2"] == {
+        "sharded(axis 1 by batch_0)",
+        "sharded(axis 2 by batch_0)",
+        "partial",
+    }
+
+
+EQUATIONS = [
+    ("bij,jk->bik", (2, 3), None),
+    ("bij,bjk->bik", (2, 3), (3, 4)),
+    ("bij,jk->kbi", (2, 3), None),
+    ("bi,bj->ij", (2,), (3,)),
+    ("bi,bj->bij", (2,), (3,)),
+    ("bi,ci->bc", (2,), (2,)),
+    ("bihd,bjhd->bhij", (2, 3, 4), (5, 3, 4)),
+    ("bhij,bjhd->bihd", (2, 3, 4), (4, 2, 5)),
+    ("b...j,jk->b...k", (2, 5, 3), None),
+    ("...j,jk->...k", (2, 3), None),
+    ("b...,b...->...", (2, 3), (2, 3)),
+]
+
+
+@in_shares
+@pytest.mark.parametrize(("equation", "one", "other"), tiers.first_of(*EQUATIONS))
+def test_equations_keep_the_cut_of_the_examples(equation, one, other, length, replicas):
+    def function(*inputs):
+        weights = [tf.constant(WEIGHTS[: one[-1]])] if other is None else []
+        return gradients(lambda *each: tf.einsum(equation, *each), *inputs, *weights)
+
+    inputs = [numbers(length, *sizes) for sizes in (one, other) if sizes is not None]
+    check(function, *inputs, replicas=replicas)
+
+
+@in_shares
+@pytest.mark.parametrize(
+    "equation", tiers.first_of("bij->ij", "bij->ibj", "bij->bi", "bij->", "b...->...")
+)
+def test_equations_of_one_operand_are_those_of_one_device(equation, length, replicas):
+    def function(x):
+        return gradients(lambda x: tf.einsum(equation, x), x)
+
+    check(function, numbers(length, 2, 3), replicas=replicas)
+
+
+def test_equations_that_take_diagonals_are_computed_whole():
+    check(lambda x: tf.einsum("bii->bi", x), numbers(7, 2, 2), whole=["Einsum"])
+
+
+@in_shares
+def test_equations_with_the_batch_on_any_axis(length, replicas, layouts):
+    def function(x):
+        turned = tf.transpose(x, [1, 0, 2])
+        return [
+            tf.einsum("ibj,jk->ikb", turned, WEIGHTS[:3]),
+            tf.einsum("ibj,bi->j", turned, x[:, :, 0]),
+            tf.einsum("i...j,jk->...ik", turned, WEIGHTS[:3]),
+        ]
+
+    check(function, numbers(length, 2, 3), replicas=replicas)
+    assert layouts["Einsum"] == {
+        "sharded(axis 2 by batch_0)",
+        "sharded(axis 0 by batch_0)",
+        "partial",
+    }
+
+
+@in_shares
+def test_products_of_any_number_of_axes_are_those_of_one_device(length, replicas):
+    def function(x):
+        rows, total = of_any_axes(x), of_any_axes(tf.matmul(x, x, transpose_a=True))
+        return [
+            tf.raw_ops.MatMul(a=rows, b=WEIGHTS),
+            tf.raw_ops.MatMul(a=x, b=rows, transpose_a=True),
+            tf.raw_ops.MatMul(a=total, b=WEIGHTS[:, :4]),
+            tf.raw_ops.BatchMatMulV2(x=rows, y=WEIGHTS),
+            tf.einsum("b...j,jk->b...k", rows, WEIGHTS),
+            tf.linalg.cross(rows[:, :3], x[:, 1:]),
+        ]
+
+    check(function, numbers(length, 4), replicas=replicas, whole=None)
+
+
+@in_shares
+def test_cross_products_keep_the_cut(length, replicas):
+    def function(x, y):
+        return gradients(tf.linalg.cross, x, y)
+
+    check(function, numbers(length, 2, 3), numbers(length, 2, 3)[::-1], replicas=replicas)
+
+
+def test_cross_products_of_vectors_along_the_batch_are_computed_whole():
+    def function(x):
+        return tf.linalg.cross(tf.transpose(x), tf.transpose(x * x))
+
+    check(function, numbers(3, 4), replicas=[2], whole=["Cross"])
+
+
+def test_products_of_two_batches_keep_the_rows_of_one():
+    def function(x, y):
+        return [tf.matmul(x, y, transpose_b=True), tf.einsum("bi,ci->cb", x, y)]
+
+    check(function, numbers(7, 4), numbers(5, 4), replicas=[3])
+
+
+@in_shares
+@pytest.mark.parametrize("wide", [1, 50])
+def test_stand_ins_add_nothing_whether_operands_or_the_result_are_masked(wide, length, replicas):
+    def function(x, y):
+        return tf.matmul(x, y, transpose_a=True)
+
+    check(function, numbers(length, wide), numbers(length, wide), replicas=replicas)
+    check(function, numbers(length, 1), numbers(length, 1500), replicas=replicas)
+
+
+@of_drawn_batches(merges=MERGES[:3])
+def test_any_product_is_that_of_one_device_wherever_the_batch_is(case):
+    names = "abc"[: case.rank]
+    left = "".join(case.draw(st.permutations(names)))
+    result = "".join(case.some(names))
+    if case.choose([True, False]):  # over the batch
+        result = result.replace(names[case.axis], "")
+    turn = case.choose([False, True])
+
+    def function(t):
+        whole = tf.cumsum(t, case.axis)  # of all examples on every replica
+        turned = tf.transpose(t, [names.index(each) for each in left])
+        found = [
+            tf.einsum(f"{names},{left}->{result}", t, turned),
+            tf.einsum(f"{names},{left}->{result}", whole, turned),
+            tf.einsum(f"{names}->{result}", t),
+            tf.einsum(f"{names},d->{result}d", t, tf.constant([1.0, 2.0])),
+            tf.matmul(t, t, transpose_a=turn, transpose_b=not turn),
+            tf.matmul(t, whole, transpose_a=turn, transpose_b=not turn),
+            tf.matmul(whole, t, adjoint_a=not turn, adjoint_b=turn),
+        ]
+        if case.rank == 3:
+            found += [tf.matmul(t, t[0], transpose_b=True), tf.matmul(t[:, 0], t, transpose_b=True)]
+        s = tf.reduce_sum(t, case.axis)
+        ones = np.ones([case.shape[case.others[-1]], 1], np.float32)
+        return [*found, tf.einsum("...i,ij->...j", s, ones)]
+
+    case.check(function, whole=["Cumsum", "StridedSlice"])

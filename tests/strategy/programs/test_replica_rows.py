@@ -152,7 +152,9 @@ def check_shares(case, strategy):
     """Asserts that a strategy's replicas give of their shares what one device gives."""
     make, function = CASES[case]
     partitioned = strategy.partitioned(lambda rows: function(*rows))
-    cuts = sharder_of(strategy).cuts(iter(strategy.experimental_distribute_dataset(dataset(make))))
+    cuts = sharder_of(strategy).shards(
+        iter(strategy.experimental_distribute_dataset(dataset(make)))
+    )
     check(tf.function(lambda: partitioned.on_shares(next(cuts))), make, function)
     return {each.operation for each in partitioned.report.whole}
 

@@ -35,7 +35,7 @@ def check(lengths, function, known=False, replicas=3, in_graph=True):
     elements, dataset = batches(lengths, known)
     strategy = harness.strategy(replicas)
     partitioned = strategy.partitioned(function)
-    cuts = sharder_of(strategy).cuts(iter(strategy.experimental_distribute_dataset(dataset)))
+    cuts = sharder_of(strategy).shards(iter(strategy.experimental_distribute_dataset(dataset)))
     step = tf.function(lambda: partitioned.on_shares(next(cuts)))
     for element in elements:
         found = step() if in_graph else partitioned.on_shares(next(cuts))
@@ -96,7 +96,7 @@ def test_an_empty_output_list_needs_no_value():
 
     elements, dataset = batches([(4, 5), (3, 3)])
     partitioned = strategy.partitioned(function)
-    cuts = sharder_of(strategy).cuts(iter(strategy.experimental_distribute_dataset(dataset)))
+    cuts = sharder_of(strategy).shards(iter(strategy.experimental_distribute_dataset(dataset)))
     step = tf.function(lambda: partitioned.on_shares(next(cuts)))
     for _ in elements:
         step()

@@ -64,7 +64,7 @@ def test_an_explanation_is_a_part_of_the_page(tmp_path):
         "sum, 6 tensors in each round of a loop 9.65 kB 12.9 kB –",
         "gradient_tape/dense/MatMul, float32[64, 32] Square at <train.py>:19, in step",
         "Unique train.py:20, in step it has no rule 2 nothing more",
-        "each replica on its own share of the batch 189 5",
+        "each replica on its shard of the batch 189 5",
     ):
         assert text in page.words, text
 

@@ -31,7 +31,6 @@ def note_strategy_made() -> None:
 
 
 def strategy_was_made() -> bool:
-    """Returns whether this process has made a strategy of tfdp."""
     return _STATE.strategy_made
 
 

@@ -17,4 +17,4 @@ from tfdp.base.hooks.hook_registry import (
     replaced,
     users,
 )
-from tfdp.base.hooks.private import Attribute, method
+from tfdp.base.hooks.private_names import Attribute, method

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tfdp.base import tracebacks
-from tfdp.base.hooks import private, versions
+from tfdp.base.hooks import private_names, versions
 from tfdp.errors import HookError
 
 _NOTHING = object()  # stands for the absence of a name in an object whose class holds it
@@ -117,7 +117,7 @@ def install(user: Any = None) -> None:
 
 def relied_on() -> list[tuple[Any, str]]:
     """Lists the owner and name of each registered function and each declared private method."""
-    return [(entry.owner, entry.name) for entry in REGISTERED] + private.METHODS
+    return [(entry.owner, entry.name) for entry in REGISTERED] + private_names.METHODS
 
 
 def users() -> list[Any]:

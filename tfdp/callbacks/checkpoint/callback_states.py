@@ -61,7 +61,6 @@ def set_(callbacks: Sequence[Any], states: Sequence[Any], arrays: Mapping[str, A
 
 
 def with_state(callbacks: Sequence[Any]) -> list[Any]:
-    """Returns the callbacks that have a state."""
     return [callback for callback in callbacks if _names(callback) or _offers(callback)]
 
 

@@ -115,11 +115,11 @@ class Kept:
 
     Attributes:
       own: The whole variable, or this process' part of what is kept of it.
-      cut: The cut into the processes' parts; None: each process holds the whole.
+      sharding: The sharding into the processes' parts; None: each process holds the whole.
     """
 
     own: np.ndarray
-    cut: Sharding | None
+    sharding: Sharding | None
 
 
 def copies(model: Any, processes: ProcessGroup) -> dict[str, Kept]:
@@ -142,9 +142,11 @@ def copies(model: Any, processes: ProcessGroup) -> dict[str, Kept]:
             own = np.stack([_copy(part) for part in value.values])
             shape = (each * number, *own.shape[1:])
             found[name] = Kept(own, Sharding(shape, 0, tuple(range(0, each * number + 1, each))))
-        elif cut := sharding_of(value):
-            own = np.concatenate([_copy(part) for part in value.values], cut.axis)
-            found[name] = Kept(own, Sharding(cut.shape, cut.axis, cut.bounds[::each]))
+        elif sharding := sharding_of(value):
+            own = np.concatenate([_copy(part) for part in value.values], sharding.axis)
+            found[name] = Kept(
+                own, Sharding(sharding.shape, sharding.axis, sharding.bounds[::each])
+            )
         elif processes.rank == 0:
             found[name] = Kept(_copy(value), None)
     return found
@@ -164,20 +166,20 @@ def wholes(
       kept: What `copies` returned; each is let go when it is sent, or has been yielded.
     """
     for name in list(kept):
-        own, cut = kept[name].own, kept.pop(name).cut
-        if cut is not None and processes.world_size > 1:
+        own, sharding = kept[name].own, kept.pop(name).sharding
+        if sharding is not None and processes.world_size > 1:
             parts = processes.bring_to_first(f"{name} of {key}", bytes(archive.content_of(own)))
             if processes.rank != 0:
                 continue
-            own = _joined(parts, cut, own.dtype)
+            own = _joined(parts, sharding, own.dtype)
         yield name, own
 
 
-def _joined(parts: Sequence[bytes], cut: Sharding, dtype: np.dtype) -> np.ndarray:
-    whole = np.empty(cut.shape, dtype)
+def _joined(parts: Sequence[bytes], sharding: Sharding, dtype: np.dtype) -> np.ndarray:
+    whole = np.empty(sharding.shape, dtype)
     for rank, part in enumerate(parts):
-        about = {"dtype": dtype, "shape": cut.part_shape(rank)}
-        whole[cut.index(rank)] = archive.array_of(part, about)
+        about = {"dtype": dtype, "shape": sharding.part_shape(rank)}
+        whole[sharding.index(rank)] = archive.array_of(part, about)
     return whole
 
 
@@ -255,7 +257,7 @@ def _differs(value: Any) -> bool:
 def _accumulates(value: Any) -> bool:
     """Returns whether replicas hold the sum of what others may have kept shares of.
 
-    Such are gradients that `shard` accumulates: cut, or whole where they cannot be.
+    Such are gradients that `shard` accumulates: sharded, or whole where they cannot be.
     """
     return bool(getattr(value, "accumulates", False))
 

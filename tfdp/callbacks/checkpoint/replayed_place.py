@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.callbacks.checkpoint.place import AbstractPlace, Executions, check_boundary
+from tfdp.callbacks.checkpoint.data_place import AbstractPlace, Executions, check_boundary
 from tfdp.communication import collectives
 from tfdp.communication.collectives import random_states
 

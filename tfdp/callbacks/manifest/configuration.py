@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tfdp.callbacks.manifest.plain import attempted
+from tfdp.callbacks.manifest.strict_json import attempted
 
 # Keras' own optimizers nest three deep: a loss scale, an optimizer, a schedule.
 _DEEPEST = 8

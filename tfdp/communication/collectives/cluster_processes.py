@@ -25,7 +25,7 @@ from tfdp.cluster.spec import Cluster
 from tfdp.cluster.watchdog import Progress, Watchdog
 from tfdp.communication.collectives import (
     eager,
-    ended,
+    first_failure,
     introductions,
     random_states,
     runtime,
@@ -270,7 +270,11 @@ class ClusterProcesses(Meetings):
             self.error = None
         try:
             # Where another rank is gone that is what is told, each time.
-            first = ended.explained() if self.board.failure is None else contextlib.nullcontext()
+            first = (
+                first_failure.explained()
+                if self.board.failure is None
+                else contextlib.nullcontext()
+            )
             with first, unequal_data.explained(self.rank):
                 yield
         except _ENDS:

@@ -251,7 +251,7 @@ def packed(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def unpacked(summed: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Cuts the sum of a bucket into the sums of its tensors.
+    """Shards the sum of a bucket into the sums of its tensors.
 
     >>> parts = unpacked(tf.constant([1, 2, 3]), [tf.zeros([1, 2]), tf.zeros([1])])
     >>> [part.numpy().tolist() for part in parts]

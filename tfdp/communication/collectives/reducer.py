@@ -18,7 +18,7 @@ from tfdp.communication.collectives.payloads import (
 from tfdp.communication.engines import Engine
 from tfdp.topology import Auto, Exchange, Native, Schedule, Topology, Transfer
 from tfdp.topology.costs import cost
-from tfdp.topology.steps import ranks_of_hosts
+from tfdp.topology.schedule import ranks_of_hosts
 
 
 class Reducer:

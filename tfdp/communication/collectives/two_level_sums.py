@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfdp.communication.engines import Engine
 from tfdp.topology import Auto, Hierarchical, Native, Topology, Torus
-from tfdp.topology.steps import host_order, ranks_of_hosts
+from tfdp.topology.schedule import host_order, ranks_of_hosts
 
 
 def rows_of(

@@ -4,16 +4,16 @@
 `tfdp.communication.collectives`.
 """
 
-from tfdp.communication.engines.communication_hint import (
-    are_gpus,
-    communication_hint,
-    gpus_of_logical_devices,
-)
 from tfdp.communication.engines.engine import Engine
 from tfdp.communication.engines.graph_counters import ProgressCounters
 from tfdp.communication.engines.launching import KeyOfGroup
 from tfdp.communication.engines.sequence import CollectiveCall, Sequences, next_key, next_site
-from tfdp.communication.engines.tensorflow_engine import TensorFlowEngine
+from tfdp.communication.engines.tensorflow_engine import (
+    TensorFlowEngine,
+    are_gpus,
+    communication_hint,
+    gpus_of_logical_devices,
+)
 
 __all__ = [
     "CollectiveCall",

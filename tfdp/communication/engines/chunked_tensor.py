@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tfdp.topology.steps import MOST_SLICES, slice_count
+from tfdp.topology.schedule import MOST_SLICES, slice_count
 
 
 class ChunkedTensor:

@@ -25,7 +25,7 @@ tell each other outside of graphs:
 One process is the simple case of a group: `OneProcess` answers each call by itself, at once. So no
 caller asks whether there is a cluster; where one must act otherwise, it asks `world_size > 1`.
 
-`replicas_of` returns the replicas of a strategy, and `sharder_of` what cuts batches for Keras'
+`replicas_of` returns the replicas of a strategy, and `sharder_of` what shards batches for Keras'
 steps into a `BatchShard` for each replica. `compiler_of` returns what compiles whole programs,
 where a compiler makes the replicas' own. A strategy of another kind, an engine or a sharded
 optimizer implements or wraps the same protocol.
@@ -47,16 +47,17 @@ from tfdp.communication.replicas.batch_shard import (
 from tfdp.communication.replicas.one_process import OneProcess
 from tfdp.communication.replicas.process_group import Agreement, ProcessGroup
 from tfdp.communication.replicas.replicas_protocol import Replicas, Rows
-from tfdp.communication.replicas.sharded_variables import can_be_sharded, sharding_of
 from tfdp.communication.replicas.strategy_access import (
     CompilesPrograms,
     HasReplicas,
     OfPartials,
+    can_be_sharded,
     compiler_of,
     is_of_tfdp,
     processes_of,
     replicas_of,
     sharder_of,
+    sharding_of,
     sums_of,
 )
 

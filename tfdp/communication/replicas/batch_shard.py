@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tfdp.base.batch_shards import share_place
+from tfdp.base.sharding import share_place
 
 
 class KnownLengths(tf.experimental.ExtensionType):
@@ -32,9 +32,9 @@ class BatchShard(NamedTuple):
         stand-in: an example of another replica.
       place: Four int64 numbers: the replica's rank, the number of its examples, the number of
         examples before them in the batch, and the number of examples in the batch: those of the
-        first leaf that is cut. Then follow the numbers of rows of all leaves that are cut, unless
-        they are known to be one; and in a cluster the fingerprints of the whole batch's leaves
-        where each process has read it.
+        first leaf that is sharded. Then follow the numbers of rows of all leaves that are sharded,
+        unless they are known to be one; and in a cluster the fingerprints of the whole batch's
+        leaves where each process has read it.
       known: The `KnownLengths` of these leaves; nothing where all have one.
     """
 
@@ -48,7 +48,7 @@ class FullBatchShard(BatchShard):
 
 
 class TurnBatchShard(BatchShard):
-    """The share of a replica in a batch that was not cut: each replica read its own examples.
+    """The share of a replica in a batch that was not sharded: each replica read its own examples.
 
     In `place` the numbers of examples of all replicas follow.
     """

@@ -111,7 +111,7 @@ class Replicas(Protocol):
     def gather_rows(self, value: Rows) -> Rows:
         """Returns the rows of all replicas, in the order of replicas, on every process."""
 
-    def parted(self, variable: tf.Variable, cut: Sharding) -> tf.Variable:
+    def parted(self, variable: tf.Variable, sharding: Sharding) -> tf.Variable:
         """Returns a variable of which each replica holds its part of a whole one's value.
 
         In a replica function it is the part. Outside, it reads as the whole, which all processes
@@ -119,7 +119,7 @@ class Replicas(Protocol):
 
         Args:
           variable: A variable with a copy on each replica, in which nothing is left.
-          cut: The cut into the replicas' parts.
+          sharding: The sharding into the replicas' parts.
         """
 
     def held_whole(

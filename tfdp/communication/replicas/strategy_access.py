@@ -1,4 +1,4 @@
-"""The way from a `tf.distribute.Strategy` to its replicas and processes."""
+"""The way from a `tf.distribute.Strategy` to its replicas, processes and sharded variables."""
 
 import abc
 import contextlib
@@ -7,6 +7,7 @@ from typing import Protocol
 
 import tensorflow as tf
 
+from tfdp.base.sharding import Sharding
 from tfdp.communication.replicas import one_device
 from tfdp.communication.replicas.one_process import OneProcess
 from tfdp.communication.replicas.process_group import ProcessGroup
@@ -55,7 +56,7 @@ class HasReplicas(HasReductionOrder):
     replicas: Replicas
 
     @abc.abstractmethod
-    def cuts(self, iterator: Iterator[object]) -> Iterator[object]:
+    def shards(self, iterator: Iterator[object]) -> Iterator[object]:
         """Returns an iterator of global batches as a step of Keras' trainer takes it: `BatchShard`.
 
         What does not come from a distributed dataset is returned as it is.
@@ -77,12 +78,12 @@ class HasReplicas(HasReductionOrder):
         specs: Sequence[tf.TensorSpec],
         are_partials: Sequence[bool],
     ) -> OfPartials:
-        """Returns a function for one device, as replicas run it that have summands of its tensors.
+        """Returns a function for one device, as replicas run it that have partials of its tensors.
 
         Args:
           function: The function of a list of tensors. It is traced here, and not run.
           specs: The specifications of the tensors.
-          are_summands: Of each whether replicas have summands of it; else all have the whole.
+          are_partials: Of each whether replicas have partials of it; else all have the whole.
         """
 
     @abc.abstractmethod
@@ -175,7 +176,7 @@ def is_of_tfdp(strategy: tf.distribute.Strategy | None) -> bool:
 
 
 def sharder_of(strategy: tf.distribute.Strategy) -> HasReplicas:
-    """Returns the part of a strategy of tfdp that cuts batches for Keras' trainer.
+    """Returns the part of a strategy of tfdp that shards batches for Keras' trainer.
 
     Raises:
       TypeError: The strategy is not one of tfdp's.
@@ -183,13 +184,13 @@ def sharder_of(strategy: tf.distribute.Strategy) -> HasReplicas:
     >>> import tfdp
     >>> strategy = tfdp.DataParallelStrategy(["CPU:0", "CPU:1"])
     >>> batches = strategy.experimental_distribute_dataset(tf.data.Dataset.range(3).batch(3))
-    >>> cut = next(sharder_of(strategy).cuts(iter(batches)))
-    >>> [rows.numpy().tolist() for rows in strategy.experimental_local_results(cut.rows)]
+    >>> shard = next(sharder_of(strategy).shards(iter(batches)))
+    >>> [rows.numpy().tolist() for rows in strategy.experimental_local_results(shard.rows)]
     [[0, 1], [2]]
     """
     if not isinstance(strategy.extended, HasReplicas):
         raise TypeError(
-            "Batches are cut by a strategy of tfdp, but received "
+            "Batches are sharded by a strategy of tfdp, but received "
             f"{type(strategy).__name__}. Use tfdp.DataParallelStrategy()."
         )
     return strategy.extended
@@ -220,3 +221,31 @@ def processes_of(strategy: tf.distribute.Strategy | None) -> ProcessGroup:
     """
     owner = replicas_of(strategy) or compiler_of(strategy)
     return OneProcess() if owner is None else owner.processes
+
+
+def sharding_of(variable: object) -> Sharding | None:
+    """Returns the sharding of a variable of TensorFlow or Keras; None: it is replicated.
+
+    >>> import keras
+    >>> sharding_of(tf.Variable([1.0, 2.0])) is sharding_of(keras.Variable([1.0, 2.0])) is None
+    True
+    """
+    for held in (variable, getattr(variable, "value", None)):
+        sharding = getattr(held, "sharding", None)
+        if isinstance(sharding, Sharding):
+            return sharding
+    return None
+
+
+def can_be_sharded(variable: tf.Variable, replicas: int) -> bool:
+    """Returns whether a variable has numbers to be updated, and an axis with a part for each.
+
+    >>> can_be_sharded(tf.Variable([1.0, 2.0]), 2), can_be_sharded(tf.Variable([1, 2]), 2)
+    (True, False)
+    >>> can_be_sharded(tf.Variable([1.0, 2.0]), 3)
+    False
+    """
+    shape = tf.TensorShape(variable.shape)
+    if not (tf.as_dtype(variable.dtype).is_floating and shape.is_fully_defined()):
+        return False
+    return 0 not in shape and max(shape, default=0) >= replicas

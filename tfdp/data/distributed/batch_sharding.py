@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.base.batch_shards import share_place
 from tfdp.base.hooks import hook
+from tfdp.base.sharding import share_place
 from tfdp.base.warn_once import warn_once
 from tfdp.communication.replicas import (
     BatchShard,
@@ -44,15 +44,15 @@ def declared_size(dataset: Any) -> int:
 def divide_dataset(
     dataset: Any, num_replicas: int, ranks: range | None = None, with_fingerprints: bool = False
 ) -> tf.data.Dataset | None:
-    """Cuts each global batch of `dataset` into the shares of `num_replicas`, in order.
+    """Shards each global batch of `dataset` into the shares of `num_replicas`, in order.
 
-    Each tensor is cut by its own number of rows. One that has no axis to cut along goes to every
-    replica. A share without examples holds a stand-in, the batch's first row. TensorFlow's own
-    rebatching would fill such a share from the next batch.
+    Each tensor is sharded by its own number of rows. One that has no axis to shard along goes to
+    every replica. A share without examples holds a padding row, the batch's first row. TensorFlow's
+    own rebatching would fill such a share from the next batch.
 
     Args:
       dataset: A dataset of global batches.
-      num_replicas: The number of shares that each batch is cut into.
+      num_replicas: The number of shares that each batch is sharded into.
       ranks: The ranks whose shares become elements; None: all.
       with_fingerprints: Whether those of the batch's leaves follow in `BatchShard.place`.
 
@@ -89,12 +89,13 @@ def divide_dataset(
     # There is nothing to convert, and to look for it takes longer than to trace.
     @tf.autograph.experimental.do_not_convert
     def only_share(*batch: Any) -> Any:
-        # A rank that tracing knew would give every share a fixed number of rows: a stand-in, too.
+        # A rank that tracing knew would give every share a fixed number of rows: a padding row,
+        # too.
         rank = tf.raw_ops.PlaceholderWithDefault(input=tf.constant(ranks.start, tf.int64), shape=[])
         return one_share(batch, fingerprints_of(batch), rank)
 
     @tf.autograph.experimental.do_not_convert
-    def cut(*batch: Any) -> tf.data.Dataset:
+    def shards(*batch: Any) -> tf.data.Dataset:
         return tf.data.Dataset.range(ranks.start, ranks.stop).map(
             tf.autograph.experimental.do_not_convert(
                 functools.partial(one_share, batch, fingerprints_of(batch))
@@ -102,9 +103,9 @@ def divide_dataset(
         )
 
     if len(ranks) == 1:
-        # A dataset for each batch would take several times as long as the cut.
+        # A dataset for each batch would take several times as long as the sharding.
         return dataset.map(only_share)
-    divided = dataset.flat_map(cut)
+    divided = dataset.flat_map(shards)
     cardinality = dataset.cardinality()
     if cardinality == tf.data.UNKNOWN_CARDINALITY:
         return divided
@@ -158,7 +159,7 @@ def create_device_dataset(original: Callable[..., Any], *args: Any, **kwargs: An
 
 
 def split(batch: Any, strategy: tf.distribute.Strategy) -> Any:
-    """Cuts one global batch into the replicas' shares, in order.
+    """Shards one global batch into the replicas' shares, in order.
 
     Args:
       batch: A nest of arrays or tensors with the examples along axis 0; None stays None.
@@ -169,7 +170,7 @@ def split(batch: Any, strategy: tf.distribute.Strategy) -> Any:
     """
     num_replicas = strategy.extended.num_replicas
 
-    def cut(leaf: Any) -> Any:
+    def shard(leaf: Any) -> Any:
         if leaf is None:
             return None
         if not isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):
@@ -184,7 +185,7 @@ def split(batch: Any, strategy: tf.distribute.Strategy) -> Any:
 
         return strategy.experimental_distribute_values_from_function(of_replica)
 
-    return tf.nest.map_structure(cut, batch)
+    return tf.nest.map_structure(shard, batch)
 
 
 def are_even(share_spec: Any) -> bool:
@@ -196,9 +197,9 @@ def are_even(share_spec: Any) -> bool:
         spec._value_specs[0] if hasattr(spec, "_value_specs") else spec
         for spec in tf.nest.flatten(share_spec)
     ]
-    cut = [spec for spec in specs if has_rows(spec)]
-    return bool(cut) and all(
-        spec.shape.rank is not None and spec.shape[0] is not None for spec in cut
+    sharded = [spec for spec in specs if has_rows(spec)]
+    return bool(sharded) and all(
+        spec.shape.rank is not None and spec.shape[0] is not None for spec in sharded
     )
 
 
@@ -257,11 +258,11 @@ def one_row(spec: Any, sizes: tf.Tensor) -> Any:
 
 
 def first_rows(leaf: Any, number: tf.Tensor) -> Any:
-    """Returns the first `number` rows of a tensor that is cut, and others whole."""
+    """Returns the first `number` rows of a tensor that is sharded, and others whole."""
     return _rows(leaf, tf.zeros_like(number), number) if has_rows(leaf) else leaf
 
 
-def without_stand_ins(share: BatchShard, num_replicas: int) -> Any:
+def without_padding_rows(share: BatchShard, num_replicas: int) -> Any:
     """Returns the rows of a share that are its replica's examples."""
     leaves = tf.nest.flatten(share.rows)
     own: Iterator[tf.Tensor] = itertools.repeat(share.place[1])

@@ -23,7 +23,7 @@ from tfdp.data.feed import AbstractFeed
 
 _OF_REPLICAS = (
     "`experimental_replication_mode` must be PER_WORKER in `experimental_distribute_dataset`, "
-    "which cuts each batch into the replicas' shares, but received PER_REPLICA. Leave the option "
+    "which shards each batch into the replicas' shares, but received PER_REPLICA. Leave the option "
     "out, or make a dataset for each replica: `strategy.distribute_datasets_from_function(fn, "
     "options)`, where `fn` is given a `tf.distribute.InputContext`."
 )
@@ -124,7 +124,7 @@ class DatasetDistribution(MirroredExtended):
             if self.processes.rank == 0:
                 feed.say_what_is_read(self.processes.world_size)
         batch_sharding.warn_if_small(feed.global_batch_size, self.num_replicas)
-        shares = feed.cuts(self._num_replicas_in_sync, self._ranks)
+        shares = feed.shards(self._num_replicas_in_sync, self._ranks)
         return self._distribute(shares, feed, options, end_together=True)
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
@@ -173,15 +173,15 @@ class DatasetDistribution(MirroredExtended):
         ]
         return regroup([value_fn(context) for context in contexts], always_wrap=True)
 
-    def cuts(self, iterator: Any) -> Any:
+    def shards(self, iterator: Any) -> Any:
         """Returns the iterator as Keras' step takes it: of `BatchShard`s for several replicas."""
-        known = getattr(iterator, "cuts", None)
+        known = getattr(iterator, "shards", None)
         if known is not None or not isinstance(iterator, DistributedIterator):
             return iterator if known is None else known
         if self.num_replicas == 1:
             return plain_iterator(iterator)
-        iterator.cuts = TurnIterator.over(iterator)
-        return iterator.cuts
+        iterator.shards = TurnIterator.over(iterator)
+        return iterator.shards
 
     def _divided(self, dataset: Any) -> tf.data.Dataset | None:
         return batch_sharding.divide_dataset(

@@ -57,7 +57,7 @@ class ShardDataset(DistributedDataset):
     """A dataset whose iterators give each replica its share of a batch.
 
     Its elements are the parts of `BatchShard`s, a share and its place first, or the batch where
-    there is one replica. In an element, a share without examples holds a stand-in: a row of the
+    there is one replica. In an element, a share without examples holds a padding row: a row of the
     batch. The elements of a feed are `Counted`.
     """
 

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, Self
 import tensorflow as tf
 
 from tfdp.communication.replicas import BatchShard, FullBatchShard, batch_shard, unequal_data
-from tfdp.data.counting import explained
 from tfdp.data.distributed import batch_sharding
 from tfdp.data.distributed._tensorflow import (
     DistributedIterator,
@@ -24,7 +23,7 @@ from tfdp.data.distributed._tensorflow import (
 )
 from tfdp.data.distributed.batch_check import BatchCheck
 from tfdp.data.feed import AbstractFeed
-from tfdp.data.tally import BROKEN, HANDLE_SPEC, Clock, Fetching, Tally
+from tfdp.data.tally import BROKEN, HANDLE_SPEC, Clock, Fetching, Tally, explained
 
 _BROKEN = (
     "The replicas must get the shares of one batch, but these shares belong to several: " + BROKEN
@@ -72,7 +71,7 @@ class ShardIterator(DistributedIterator):
         return cls(**{**_described(iterator), "components": iterator._iterators, **shared, **parts})
 
     @functools.cached_property
-    def cuts(self) -> ShardIterator:
+    def shards(self) -> ShardIterator:
         """An iterator over the same elements that gives a `BatchShard` for each share.
 
         One replica's elements are batches, and stay so.
@@ -80,8 +79,10 @@ class ShardIterator(DistributedIterator):
         spec = self._element_spec
         if self._strategy.extended.num_replicas == 1:
             return self
-        cuts: Any = BatchShard(*element_of(spec))
-        return self.over(self, element_spec=Counted(cuts) if isinstance(spec, Counted) else cuts)
+        shards: Any = BatchShard(*element_of(spec))
+        return self.over(
+            self, element_spec=Counted(shards) if isinstance(spec, Counted) else shards
+        )
 
     def get_next(self, name: str | None = None) -> Any:
         """Returns the shares of the next batch.
@@ -130,7 +131,7 @@ class ShardIterator(DistributedIterator):
     @property
     def element_spec(self) -> Any:
         """The spec of the elements that are given."""
-        return self._given(self._cut_of(self._element_spec))
+        return self._given(self._shard_of(self._element_spec))
 
     @functools.cached_property
     def _type_spec(self) -> ShardIteratorSpec:
@@ -149,7 +150,7 @@ class ShardIterator(DistributedIterator):
             return share
         if isinstance(share, FullBatchShard) or not tf.is_tensor(share.place):
             return share.rows
-        return batch_sharding.without_stand_ins(share, self._strategy.extended.num_replicas)
+        return batch_sharding.without_padding_rows(share, self._strategy.extended.num_replicas)
 
     def _clock(self) -> contextlib.AbstractContextManager[Clock | None]:
         """Returns the clock that times the wait for a batch, if anybody wants to know."""
@@ -166,7 +167,7 @@ class ShardIterator(DistributedIterator):
             self._element_spec, BatchShard
         ):
             with tf.device(self._strategy.extended.worker_devices[0]):
-                first = self._cut_of(elements[0])
+                first = self._shard_of(elements[0])
             self._counter.add(self._strategy.extended, first)
 
     # ---- one batch
@@ -221,7 +222,7 @@ class ShardIterator(DistributedIterator):
 
     def _regrouped(self, elements: Sequence[Any]) -> Any:
         extended = self._strategy.extended
-        given = [self._given(cut) for cut in self._cuts_of(elements)]
+        given = [self._given(shard) for shard in self._shards_of(elements)]
         if tf.executing_eagerly():
             given = list(map(_on, extended.worker_devices, given))
         return regroup(given, always_wrap=extended.in_cluster or len(elements) > 1)
@@ -256,20 +257,20 @@ class ShardIterator(DistributedIterator):
             return _true()
         first = self._strategy.extended.first_rank
         with tf.device("CPU:0"):
-            places = [tf.identity(cut.place) for cut in self._cuts_of(elements)]
+            places = [tf.identity(shard.place) for shard in self._shards_of(elements)]
             ranks = tf.stack([place[0] for place in places])
             right = tf.reduce_all(ranks == tf.range(first, first + len(places), dtype=tf.int64))
             return _asserted(right, [_BROKEN], right)
 
-    def _cuts_of(self, elements: Sequence[Any]) -> list[Any]:
-        """Returns what `_cut_of` makes of the elements of all devices."""
-        cuts = []
+    def _shards_of(self, elements: Sequence[Any]) -> list[Any]:
+        """Returns what `_shard_of` makes of the elements of all devices."""
+        shards = []
         for device, element in zip(self._strategy.extended.worker_devices, elements, strict=True):
             with tf.device(device):
-                cuts.append(self._cut_of(element))
-        return cuts
+                shards.append(self._shard_of(element))
+        return shards
 
-    def _cut_of(self, element: Any) -> Any:
+    def _shard_of(self, element: Any) -> Any:
         """Returns an element, or its spec, as a `BatchShard`; one replica's is the batch."""
         element = element_of(element)
         if self._strategy.extended.num_replicas == 1:

@@ -1,8 +1,8 @@
 """Iterators over elements that replicas get in turn: those of one round are shares of one batch.
 
 A dataset function, for example, makes such elements. Their examples are counted when the elements
-are taken. At the end of the data some replicas may get none; each of these then has a stand-in, as
-in `shard_iterator`.
+are taken. At the end of the data some replicas may get none; each of these then has a padding row,
+as in `shard_iterator`.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ class TurnIterator(ShardIterator):
         return DistributedIterator.element_spec.fget(self)
 
     @property
-    def cuts(self) -> ShardIterator:
+    def shards(self) -> ShardIterator:
         """The iterator itself: it gives `BatchShard`s."""
         return self
 
@@ -62,7 +62,7 @@ class TurnIterator(ShardIterator):
     def _given(self, share: BatchShard) -> BatchShard:
         return share
 
-    def _cut_of(self, element: Any) -> BatchShard:
+    def _shard_of(self, element: Any) -> BatchShard:
         return TurnBatchShard(*element)
 
     def _places(self, optionals: Sequence[Any]) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]:
@@ -100,7 +100,7 @@ class TurnIterator(ShardIterator):
     def _elements(
         self, optionals: Sequence[Any], places: list[tf.Tensor], sizes: tf.Tensor
     ) -> list[Any]:
-        """Returns for each replica its element, or a stand-in, and its place."""
+        """Returns for each replica its element, or a padding row, and its place."""
         first = optionals[0]  # has an element if any other has, for replicas get them in turn
 
         def nothing() -> Any:
@@ -115,7 +115,7 @@ class TurnIterator(ShardIterator):
                 lambda leaf: batch_sharding.first_rows(leaf, row), first.get_value()
             )
 
-        def stand_in() -> Any:
+        def padding_row() -> Any:
             return tf.cond(first.has_value(), of_first, nothing)
 
         elements = []
@@ -125,7 +125,7 @@ class TurnIterator(ShardIterator):
                 element = tf.cond(
                     optional.has_value(),
                     optional.get_value,
-                    nothing if optional is first else stand_in,
+                    nothing if optional is first else padding_row,
                 )
                 elements.append((element, place))
         return elements

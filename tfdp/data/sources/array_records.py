@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp.data.sources.abstract import AbstractIndexedSource
+from tfdp.data.sources.abstract import AbstractIndexedSource, call_with_indices
 from tfdp.data.sources.examples import parse, spec_of
-from tfdp.data.sources.python_calls import call_with_indices
 from tfdp.data.sources.record_files import OpenFiles, Paths, names, spans_of
 from tfdp.errors import CorruptRecordError
 

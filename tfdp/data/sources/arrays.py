@@ -9,8 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.base.data_fingerprints import fingerprint_arrays
-from tfdp.data.sources.abstract import AbstractIndexedSource
-from tfdp.data.sources.python_calls import call_with_indices
+from tfdp.data.sources.abstract import AbstractIndexedSource, call_with_indices
 
 _PROBES = 8  # examples whose bytes make the fingerprint
 

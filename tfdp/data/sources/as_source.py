@@ -140,8 +140,7 @@ def _files(source: Any) -> AbstractSource:
 
 
 def _folder(path: str) -> AbstractSource:
-    from tfdp.data.sources.image_files import class_folders
-    from tfdp.data.sources.image_folders import ImageDirectorySource
+    from tfdp.data.sources.image_folders import ImageDirectorySource, class_folders
 
     if not class_folders(path):
         raise ValueError(

@@ -11,9 +11,8 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from tfdp.data.sources.abstract import AbstractIndexedSource
+from tfdp.data.sources.abstract import AbstractIndexedSource, call_with_indices
 from tfdp.data.sources.examples import parse, spec_of
-from tfdp.data.sources.python_calls import call_with_indices
 from tfdp.data.sources.record_files import Path, Paths, RecordSpan, names, spans_of
 from tfdp.data.sources.record_index import load_index
 from tfdp.data.sources.record_reader import RecordReader

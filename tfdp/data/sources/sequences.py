@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdp.data.sources.abstract import AbstractIndexedSource
+from tfdp.data.sources.abstract import AbstractIndexedSource, call_with_indices
 from tfdp.data.sources.arrays import as_arrays
-from tfdp.data.sources.python_calls import call_with_indices
 
 
 class SequenceSource(AbstractIndexedSource):

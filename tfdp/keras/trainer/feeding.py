@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfdp.base.hooks import hook
 from tfdp.callbacks import Checkpoint
-from tfdp.callbacks.checkpoint.place import AbstractPlace
+from tfdp.callbacks.checkpoint.data_place import AbstractPlace
 from tfdp.communication.replicas import (
     BatchShard,
     FullBatchShard,
@@ -103,7 +103,7 @@ def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) 
     """Makes an iterator over a feed, which is endless if `steps_per_epoch` ends the epochs.
 
     With `class_weight` the feed itself weighs the examples of each share, and what was distributed
-    already is distributed again, with weights. Elements that are no batches are not cut: all
+    already is distributed again, with weights. Elements that are no batches are not sharded: all
     replicas take each of them whole, as one device does.
     """
     feed = kwargs.get("x")
@@ -132,7 +132,7 @@ def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) 
         # A feed shuffles by itself; Keras would warn of its own default, `shuffle=True`.
         kwargs |= {"x": feed, "shuffle": False}
         self._tfdp_feed = feed
-    self._tfdp_gives_cuts = _call().takes_shards
+    self._tfdp_gives_shards = _call().takes_shards
     original(self, **kwargs)
 
 
@@ -141,7 +141,7 @@ def get_iterator(original: Callable[..., Any], self: Any) -> Any:
     """Makes `predict`, which takes batches before its function does, take them as `BatchShard`s."""
     dataset = original(self)
     strategy = strategy_of_iterator(self)
-    if not self._tfdp_gives_cuts or replicas_of(strategy) is None:
+    if not self._tfdp_gives_shards or replicas_of(strategy) is None:
         return dataset
     return _BatchShards(dataset, strategy)
 
@@ -155,7 +155,7 @@ class _BatchShards:
 
     def __iter__(self) -> Any:
         iterator = iter(self._dataset)
-        for share in sharder_of(self._strategy).cuts(iterator):
+        for share in sharder_of(self._strategy).shards(iterator):
             yield known_alike(share, iterator.element_spec)
 
 

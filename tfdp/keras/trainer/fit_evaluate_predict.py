@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdp.base.hooks import hook
 from tfdp.callbacks import Checkpoint, InputMonitor, Telemetry
-from tfdp.callbacks.checkpoint.place import PipelinePlace
+from tfdp.callbacks.checkpoint.data_place import PipelinePlace
 from tfdp.callbacks.checkpoint.replayed_place import ReplayedPlace
 from tfdp.communication import collectives
 from tfdp.communication.replicas import is_of_tfdp, processes_of, replicas_of

@@ -47,7 +47,7 @@ def made(
             check_round_ended(model.variables, "evaluate")
         with steps.calling():
             try:
-                return run(_cuts(strategy, iterator))
+                return run(_shards(strategy, iterator))
             except tf.errors.OutOfRangeError:
                 steps.end_data()
                 raise
@@ -73,7 +73,7 @@ def make_predict_function(original: Callable[..., Any], model: keras.Model) -> N
     def function(batches: Any) -> Any:
         check_round_ended(model.variables, "predict")
         with steps.calling():
-            return run(list(_cuts(strategy, batches)))
+            return run(list(_shards(strategy, batches)))
 
     function.steps = steps  # type: ignore[attr-defined]
     model.predict_function = function
@@ -210,8 +210,8 @@ class _Running:
             return program.on_shares(data) if isinstance(data, BatchShard) else program(data)
 
 
-def _cuts(strategy: Any, iterator: Any) -> Iterable[Any]:
+def _shards(strategy: Any, iterator: Any) -> Iterable[Any]:
     """Returns an iterable of shares; whole batches, as from `train_on_batch`, are left whole."""
     if isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)):
-        return sharder_of(strategy).cuts(iterator)
+        return sharder_of(strategy).shards(iterator)
     return iterator

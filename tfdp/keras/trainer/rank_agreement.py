@@ -28,8 +28,8 @@ def of_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     """Describes the arguments of `fit`, `evaluate` or `predict`: plain values and arrays.
 
     An array is described by its size and its first and last example. Each rank takes its share of
-    the whole data, so arrays that a rank has cut for itself would be cut twice. Such arrays have
-    other ends on other ranks, even if their lengths are equal.
+    the whole data, so arrays that a rank has sharded for itself would be sharded twice. Such arrays
+    have other ends on other ranks, even if their lengths are equal.
     """
     plain = (int, float, str, bool, type(None))
     described: dict[str, Any] = {
@@ -152,8 +152,8 @@ def _unnumbered(name: str) -> str:
 def _summary(variable: Any) -> str:
     kind = f"{variable.dtype} {list(variable.shape)}"
     value = variable.value
-    if cut := sharding_of(value):
-        return f"{kind}, cut along axis {cut.axis} at {cut.bounds}"
+    if sharding := sharding_of(value):
+        return f"{kind}, sharded along axis {sharding.axis} at {sharding.bounds}"
     if value.synchronization == tf.VariableSynchronization.ON_READ:
         return kind
     value = np.ascontiguousarray(value.numpy())

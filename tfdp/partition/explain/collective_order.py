@@ -98,7 +98,7 @@ class Purposes(NamedTuple):
 
     Attributes:
       buckets: Sets of those that give updates. In a set none needs another: one backward pass gives
-        their summands.
+        their partials.
       meetings: What buckets need.
       endings: The others.
     """

@@ -23,7 +23,7 @@ from tfdp.partition.program_record import (
     WHOLE,
     Computed,
     Content,
-    Whole,
+    Gathered,
     total_bytes,
 )
 from tfdp.partition.sizes import Batch, SizeLike, evaluated
@@ -46,8 +46,8 @@ class CollectiveFacts:
 
     Attributes:
       number: Its place in the order in which they begin, from 1.
-      kind: "sum", "gather", "from first"; of variables that are cut "sum of parts" and "gather of
-        parts"; or "update": what replicas exchange in one of their own.
+      kind: "sum", "gather", "from first"; of variables that are sharded "sum of parts" and "gather
+        of parts"; or "update": what replicas exchange in one of their own.
       tensors: The number of tensors that travel together.
       size_bytes: Their bytes; None where only the step knows them.
       size: The same in words, such as "1024*batch_0 bytes".
@@ -78,8 +78,8 @@ class CollectiveFacts:
 
 
 @dataclasses.dataclass(frozen=True)
-class WholeFacts:
-    """What is said of operations of one type and line that are computed whole.
+class GatheredFacts:
+    """What is said of operations of one type and line that are computed on the gathered batch.
 
     Attributes:
       operation: Their type.
@@ -140,7 +140,7 @@ class Explanation:
     replicas: int
     total: Amount
     collectives: tuple[CollectiveFacts, ...]
-    whole: tuple[WholeFacts, ...]
+    whole: tuple[GatheredFacts, ...]
     share: CollectiveGroup
     everywhere: CollectiveGroup
     gathered: CollectiveGroup
@@ -248,8 +248,8 @@ def _facts(
     )
 
 
-def _whole(records: Sequence[Whole], lengths: Mapping[Batch, int]) -> tuple[WholeFacts, ...]:
-    groups: dict[tuple[str, str, str], list[Whole]] = {}
+def _whole(records: Sequence[Gathered], lengths: Mapping[Batch, int]) -> tuple[GatheredFacts, ...]:
+    groups: dict[tuple[str, str, str], list[Gathered]] = {}
     for each in records:
         groups.setdefault((each.operation, each.line, each.reason), []).append(each)
     found = []
@@ -257,7 +257,7 @@ def _whole(records: Sequence[Whole], lengths: Mapping[Batch, int]) -> tuple[Whol
         total = total_bytes(each.gathered_bytes for each in same)
         tensors = sum(each.gathered for each in same)
         measured = _measured(total, lengths)
-        found.append(WholeFacts(operation, line, reason, len(same), tensors, *measured))
+        found.append(GatheredFacts(operation, line, reason, len(same), tensors, *measured))
     return tuple(found)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         CollectiveFacts,
         CollectiveGroup,
         Explanation,
-        WholeFacts,
+        GatheredFacts,
     )
 
 _COLUMNS = 80
@@ -28,7 +28,7 @@ _KINDS = {
     "from first": "from the first replica,",
     "sum of parts": "sum of",
     "gather of parts": "gather of",
-    "update": "what code of the replicas' own makes of",
+    "update": "per-replica code on",
 }
 
 _WITHIN = {"branch": "in a branch, if it is taken", "loop": "in a loop, in each round"}
@@ -40,14 +40,14 @@ def text(explanation: Explanation) -> str:
     sections = [
         [title.upper(), "", *_wrapped(" ".join(summary(explanation)))],
         ["COLLECTIVES, OF WHICH EACH BEGINS AFTER THE ONE BEFORE", *_collectives(explanation)],
-        ["COMPUTED WHOLE, BY EVERY REPLICA", *_whole(explanation)],
+        ["COMPUTED ON THE GATHERED BATCH, BY EVERY REPLICA", *_whole(explanation)],
         ["COMPUTED LOCALLY", *_local(explanation)],
     ]
     return "\n\n".join("\n".join(section) for section in sections)
 
 
 def summary(explanation: Explanation) -> list[str]:
-    """Returns in a few sentences what is sent, what is computed whole, and what is not."""
+    """Returns a few sentences on what is sent, and what is computed on the gathered batch."""
     collectives, replicas = explanation.collectives, explanation.replicas
     found = [f"A step on {count(replicas, 'replica')} has {count(len(collectives), 'collective')}."]
     if collectives:
@@ -69,9 +69,11 @@ def summary(explanation: Explanation) -> list[str]:
     after = explanation.gathered.amount
     if number:
         verb = "is" if number == 1 else "are"
-        found.append(f"{count(number, 'operation')} {verb} computed whole by every replica.")
+        found.append(
+            f"{count(number, 'operation')} {verb} computed on the gathered batch, by every replica."
+        )
     else:
-        found.append("No operation is computed whole.")
+        found.append("No operation is computed on the gathered batch.")
     if after.operations:
         found.append(f"{amount(after)} go on with what was gathered, on every replica.")
     if explanation.undivided:
@@ -82,8 +84,7 @@ def summary(explanation: Explanation) -> list[str]:
     where = (
         "the replica computes all"
         if explanation.replicas == 1
-        else f"{_bare(explanation.share.amount)} are computed on each replica's own share of the "
-        "batch"
+        else f"{_bare(explanation.share.amount)} are computed on each replica's shard of the batch"
     )
     found.append(
         f"Of {amount(explanation.total)}, {where}. Products are matrix products and convolutions."
@@ -187,7 +188,7 @@ def _whole(explanation: Explanation) -> Iterator[str]:
         )
 
 
-def _cost(facts: WholeFacts, replicas: int) -> str:
+def _cost(facts: GatheredFacts, replicas: int) -> str:
     times = f"{facts.times} times " if facts.times > 1 else ""
     sent = (
         f"gathers {count(facts.tensors, 'tensor')}, {facts.size}"
@@ -196,14 +197,14 @@ def _cost(facts: WholeFacts, replicas: int) -> str:
     )
     return (
         f"{times}{facts.operation} at {facts.line}: {facts.reason}. It {sent}, and each replica "
-        f"computes {replicas} times its share."
+        f"computes {replicas} times its shard."
     )
 
 
 def _local(explanation: Explanation) -> Iterator[str]:
     groups: Sequence[tuple[str, CollectiveGroup]] = [
-        ("on each replica's own share of the batch", explanation.share),
-        ("alike on every replica, of what all have, such as weights", explanation.everywhere),
+        ("on each replica's shard of the batch", explanation.share),
+        ("alike on every replica, on replicated tensors such as weights", explanation.everywhere),
     ]
     if explanation.replicas == 1:
         groups = [("on the replica", explanation.everywhere)]

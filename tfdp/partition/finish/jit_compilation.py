@@ -193,7 +193,6 @@ class _Clusters:
         return [*found, outer]
 
     def _phases(self, compiles: Callable[[NodeDef], bool]) -> dict[str, int]:
-        """Returns the phase of each operation that is compiled."""
         phases: dict[str, int] = {}
         compiled: set[str] = set()
         after_compiled: set[str] = set()

@@ -10,7 +10,7 @@ import numpy as np
 
 from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Layout, Listed, Sharded, join
-from tfdp.partition.program_record import Whole
+from tfdp.partition.program_record import Gathered
 from tfdp.partition.rules.registry import Step
 from tfdp.partition.rules.resharding import sharding_of
 from tfdp.partition.source import SourceTensor
@@ -25,7 +25,7 @@ class Carried(LoopVariable):
       shape: Its sizes, as far as they are known.
       entries: Its value, as far as it is known.
       is_whole: Whether it must be whole in each round.
-      cause: What made it whole, though it was cut.
+      cause: The operation for which it was gathered.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Carried(LoopVariable):
         shape: list[Any] | None,
         entries: np.ndarray | None,
         is_whole: bool = False,
-        cause: Whole | None = None,
+        cause: Gathered | None = None,
     ) -> None:
         self.layout, self.shape, self.entries, self.is_whole = layout, shape, entries, is_whole
         self.cause = cause
@@ -72,12 +72,11 @@ class Carried(LoopVariable):
         if is_whole and layout == PARTIAL:
             layout = REPLICATED
         cause = None
-        if is_cut(before) and sharding_of(step.program, step.writer, shape) is None:
+        if is_sharded(before) and sharding_of(step.program, step.writer, shape) is None:
             cause = cause_of(step, [before], layout)
         return Carried(layout, shape, entries, is_whole, cause)
 
     def tensor(self, output: Output) -> Tensor:
-        """Returns the variable as a tensor."""
         shape = None if self.shape is None else list(self.shape)
         if isinstance(self.layout, Sharded) and shape is not None:
             shape[self.layout.axis] = self.layout.length
@@ -97,8 +96,8 @@ class Carried(LoopVariable):
         return self.layout == other.layout and self.shape == other.shape and same_entries
 
 
-def cause_of(step: Step, tensors: Sequence[Tensor], layout: Layout) -> Whole | None:
-    """Returns what made whole what a branch or a loop gives whole, though it was cut.
+def cause_of(step: Step, tensors: Sequence[Tensor], layout: Layout) -> Gathered | None:
+    """Returns the operation for which a result of a branch or a loop was gathered.
 
     Args:
       step: The operation.
@@ -107,19 +106,19 @@ def cause_of(step: Step, tensors: Sequence[Tensor], layout: Layout) -> Whole | N
     """
     if layout != REPLICATED:
         return None
-    cut = [each for each in tensors if is_cut(each)]
-    if cut:
-        return Whole.of(step.op, "what it gives may have another size or cut", cut)
+    sharded = [each for each in tensors if is_sharded(each)]
+    if sharded:
+        return Gathered.of(step.op, "what it gives may have another size or layout", sharded)
     return next((each.cause for each in tensors if each.cause is not None), None)
 
 
-def is_cut(tensor: Tensor) -> bool:
+def is_sharded(tensor: Tensor) -> bool:
     """Returns whether each replica has its rows of a tensor."""
     return tensor.sharded is not None and not tensor.sharded.is_fixed
 
 
 def joined_layout(tensors: Sequence[Tensor]) -> Layout:
-    """Returns the layout that can hold any of some tensors: a cut only of sizes that are known."""
+    """Returns the layout that can hold any of some tensors: sharded only if sizes are known."""
     layout = functools.reduce(join, [tensor.layout for tensor in tensors])
     if isinstance(layout, Sharded):
         for tensor in tensors:

@@ -17,10 +17,10 @@ from tfdp.partition.tensors import Tensor
 
 @rule("ConcatV2", partial=True)
 def concat(step: Step) -> Results:
-    """Keeps the cut; tensors that are joined along it become blocks of all examples. Sends nothing.
+    """Keeps the shard; tensors joined along it become blocks of all examples. Sends nothing.
 
-    Summands, joined with each other and with a few whole entries, are a summand. An operand that is
-    cut otherwise than the largest one is made whole.
+    Partials, joined with each other and with a few replicated entries, are a partial. An operand
+    that is sharded otherwise than the largest one is gathered.
     """
     *values, axis = step.inputs
     if has_partials(step):
@@ -39,9 +39,9 @@ def concat(step: Step) -> Results:
 
 @rule("Pack", partial=True)
 def pack(step: Step) -> Results:
-    """Keeps the cut; summands, and a few whole entries with them, are a summand. Sends nothing.
+    """Keeps the shard; partials with a few replicated entries are a partial. Sends nothing.
 
-    An operand that is cut otherwise than the largest one is made whole.
+    An operand that is sharded otherwise than the largest one is gathered.
     """
     values = step.inputs
     if has_partials(step):
@@ -58,7 +58,7 @@ def pack(step: Step) -> Results:
 
 @rule("Unpack", partial=True)
 def unpack(step: Step) -> Results:
-    """Keeps the cut of another axis, and summands. Sends nothing."""
+    """Keeps the shard of another axis, and partials. Sends nothing."""
     (tensor,) = step.inputs
     if tensor.layout == PARTIAL:
         return step.results(step.emit([tensor]), PARTIAL)
@@ -73,7 +73,7 @@ def unpack(step: Step) -> Results:
 
 @rule("Split", partial=True)
 def split(step: Step) -> Results:
-    """Keeps the cut of another axis, or takes blocks apart; keeps summands. Sends nothing."""
+    """Keeps the shard of another axis, or takes blocks apart; keeps partials. Sends nothing."""
     axis, tensor = step.inputs
     count = len(step.op.outputs)
     found = _split_along(step, tensor, axis)
@@ -85,19 +85,19 @@ def split(step: Step) -> Results:
         if outer is None:
             return None
         layout = dataclasses.replace(layout, outer=outer)
-    return step.results(step.emit([step.whole(axis), tensor.local]), layout)
+    return step.results(step.emit([step.replicated(axis), tensor.local]), layout)
 
 
 @rule("SplitV", partial=True)
 def split_unevenly(step: Step) -> Results:
-    """Keeps the cut of another axis, or takes blocks apart; keeps summands. Sends nothing."""
+    """Keeps the shard of another axis, or takes blocks apart; keeps partials. Sends nothing."""
     tensor, sizes, axis = step.inputs
     found = _split_along(step, tensor, axis)
     if found is None:
         return None
     layout, at = found
     count = len(step.op.outputs)
-    local, layouts = step.whole(sizes), [layout] * count
+    local, layouts = step.replicated(sizes), [layout] * count
     if isinstance(layout, Sharded) and layout.axis == at:
         outers = [blocks_in(each, layout) for each in parts_of(sizes, tensor.dim(at), count)]
         if any(outer is None or outer == 0 for outer in outers):
@@ -105,7 +105,7 @@ def split_unevenly(step: Step) -> Results:
         layouts = [dataclasses.replace(layout, outer=outer) for outer in outers]
         counts = [entries_of(step, layout, outer) for outer in outers]
         local = step.write.pack(counts, sizes.dtype)
-    return step.results(step.emit([tensor.local, local, step.whole(axis)]), layouts)
+    return step.results(step.emit([tensor.local, local, step.replicated(axis)]), layouts)
 
 
 def fits(tensor: Tensor, layout: Sharded) -> bool:
@@ -124,20 +124,20 @@ def part(step: Step, tensor: Tensor, layout: Sharded) -> Output:
     """Returns the replica's part of a tensor that fits a layout."""
     if tensor.layout == LOCAL:
         return tensor.local
-    return step.part(tensor, layout, f"{step.op.type} has operands that are cut otherwise")
+    return step.part(tensor, layout, f"{step.op.type} has operands that are sharded otherwise")
 
 
 def _side_by_side(step: Step, values: Sequence[Tensor], spot: Sharded, result: Sharded) -> Results:
-    """Joins the parts of tensors that are cut at `spot`."""
+    """Joins the parts of tensors that are sharded at `spot`."""
     if not all(fits(tensor, spot) for tensor in values):
         return None
     parts = [part(step, tensor, spot) for tensor in values]
-    others = [step.whole(tensor) for tensor in step.inputs[len(values) :]]
+    others = [step.replicated(tensor) for tensor in step.inputs[len(values) :]]
     return step.results(step.emit([*parts, *others]), result)
 
 
 def _end_to_end(step: Step, values: Sequence[Tensor], at: int) -> Results:
-    """Joins tensors along the axis that is cut: the blocks of one follow those of another."""
+    """Joins tensors along the axis that is sharded: the blocks of one follow those of another."""
     spot = dominant(values, values[0].rank or 0)
     if spot is None:
         return None
@@ -152,12 +152,12 @@ def _end_to_end(step: Step, values: Sequence[Tensor], at: int) -> Results:
         layouts.append(own)
     parts = [part(step, *each) for each in zip(values, layouts, strict=True)]
     outer = sum(layout.outer for layout in layouts)
-    outputs = step.emit([*parts, step.whole(step.inputs[-1])])
+    outputs = step.emit([*parts, step.replicated(step.inputs[-1])])
     return step.results(outputs, dataclasses.replace(spot, outer=outer))
 
 
 def _joined_partials(step: Step, values: Sequence[Tensor]) -> Results:
-    """Joins summands to a summand; whole operands join them on the first replica."""
+    """Joins partials to a partial; replicated operands join them on the first replica."""
     if any(tensor.layout not in (PARTIAL, REPLICATED) for tensor in values):
         return None
     whole = [tensor for tensor in values if tensor.layout == REPLICATED]

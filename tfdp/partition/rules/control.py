@@ -7,14 +7,14 @@ from typing import Any
 from tfdp.partition.emit.writer import Called, Output, Writer, unique_name
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout
 from tfdp.partition.list_redistribute import MixedError
-from tfdp.partition.program_record import Whole
+from tfdp.partition.program_record import Gathered
 from tfdp.partition.redistribute import Waiting
 from tfdp.partition.rules.carried import (
     Carried,
     cause_of,
     common_entries,
     common_shape,
-    is_cut,
+    is_sharded,
     joined_layout,
 )
 from tfdp.partition.rules.registry import Results, Step, rule
@@ -52,7 +52,7 @@ class Body:
         partials = {
             id(tensor): tensor
             for tensor, layout in zip(self.outputs, layouts, strict=True)
-            if tensor.layout == PARTIAL and layout != PARTIAL and tensor.whole is None
+            if tensor.layout == PARTIAL and layout != PARTIAL and tensor.replicated is None
         }
         if partials:
             convert.sum(list(partials.values()), "a branch or a loop gives it")
@@ -101,7 +101,7 @@ def branch(step: Step) -> Results:
     choice, *given = step.inputs
     step.require_sums([choice])
     is_own = choice.layout == LOCAL
-    chosen = choice.local if is_own else step.whole(choice, "it chooses a branch")
+    chosen = choice.local if is_own else step.replicated(choice, "it chooses a branch")
     cases = step.op.type.endswith("Case")
     attrs = ["branches"] if cases else ["then_branch", "else_branch"]
     names = [each.name for each in step.op.attr("branches")] if cases else []
@@ -171,7 +171,7 @@ def loop(step: Step) -> Results:
 
     A variable of rows of which a round may leave any number is whole, and gathered once. What the
     body leaves as it is keeps its layout; where the body needs it whole, it is sent once,
-    before the loop. What the body only adds summands to is a summand until after the loop. What it
+    before the loop. What the body only adds partials to is a partial until after the loop. What it
     then needs summed is whole in each round.
     """
     body_graph, condition_graph = step.op.function("body"), step.op.function("cond")
@@ -268,10 +268,10 @@ def _inside(
     return found
 
 
-def _note(step: Step, causes: Sequence[Whole | None], given: Iterable[Sequence[Tensor]]) -> None:
+def _note(step: Step, causes: Sequence[Gathered | None], given: Iterable[Sequence[Tensor]]) -> None:
     """Records what the operation itself makes whole, before it is gathered."""
     for cause, tensors in zip(causes, given, strict=True):
-        if cause is not None and any(map(is_cut, tensors)):
+        if cause is not None and any(map(is_sharded, tensors)):
             step.program.report.whole.append(cause)
 
 

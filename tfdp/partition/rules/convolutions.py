@@ -27,10 +27,10 @@ def sized(step: Step) -> Results:
     found = on_rows(step, {last: 0})
     if found is None:
         return None
-    cut, operands = found
+    layout, operands = found
     if sizes.dim(0) == step.inputs[last].rank:  # else it is the size of an image
-        operands[0] = step.shape_with(sizes, 0, step.entries(cut))
-    return step.results(step.emit(operands), cut)
+        operands[0] = step.shape_with(sizes, 0, step.entries(layout))
+    return step.results(step.emit(operands), layout)
 
 
 @rule(
@@ -42,19 +42,19 @@ def sized(step: Step) -> Results:
     "Dilation2DBackpropFilter",
 )
 def of_filters(step: Step) -> Results:
-    """Gives a summand. Sends nothing."""
+    """Gives a partial. Sends nothing."""
     found = on_rows(step, {0: 0, 2: 0})
     if found is None:
         return None
-    cut, operands = found
-    return step.results(partials(step, cut, operands, [0, 2]), PARTIAL)
+    layout, operands = found
+    return step.results(partials(step, layout, operands, [0, 2]), PARTIAL)
 
 
 @rule("FractionalAvgPool", "FractionalMaxPool", always=True)
 def fractional(step: Step) -> Results:
     """Pools on the first replica where regions are drawn anew, and all get what it gives.
 
-    Otherwise it is computed whole.
+    Otherwise it is computed on the gathered batch.
     """
     op = step.op
     for sequence in op.outputs[1:]:  # TensorFlow's shapes are those of the pooled axes, 1 too short
@@ -69,8 +69,8 @@ def space_to_batch(step: Step) -> Results:
     blocks, found = _places(step), on_rows(step, {0: 0})
     if blocks is None or found is None:
         return None
-    cut, operands = found
-    layout = dataclasses.replace(cut, outer=cut.outer * blocks)
+    sharding, operands = found
+    layout = dataclasses.replace(sharding, outer=sharding.outer * blocks)
     return step.results(step.emit(operands), layout)
 
 
@@ -83,7 +83,7 @@ def batch_to_space(step: Step) -> Results:
     outer = divided(layout.outer, blocks)
     if outer is None:
         return None
-    operands = [step.inputs[0].local, *(step.whole(each) for each in step.inputs[1:])]
+    operands = [step.inputs[0].local, *(step.replicated(each) for each in step.inputs[1:])]
     return step.results(step.emit(operands), dataclasses.replace(layout, outer=outer))
 
 

@@ -10,7 +10,7 @@ from tfdp.partition.rules.rowwise import dominant, on_aligned
 from tfdp.partition.shape_inference.known_shapes import BROADCAST, UNARY
 from tfdp.partition.tensors import Tensor
 
-# What costs less to pass on as a summand, whole on one replica, than to wait for a sum.
+# What costs less to pass on as a partial, whole on one replica, than to wait for a sum.
 _FEW = 1024
 
 
@@ -26,7 +26,7 @@ _FEW = 1024
 def identity(step: Step) -> Results:
     """Keeps every layout. Sends nothing.
 
-    A shape that is asserted is that of the whole tensor, which the trace has compared as far as it
+    A shape that is asserted is that of the global tensor, which the trace has compared as far as it
     is known; the operation is written without the assertion where the layout has another shape.
     """
     tensor = step.inputs[0]
@@ -35,8 +35,8 @@ def identity(step: Step) -> Results:
     else:
         outputs = step.emit(step.inputs)
     results = step.results(outputs, tensor.layout, entries=[tensor.entries])
-    if tensor.layout == PARTIAL and tensor.whole is not None:
-        results[0].whole = tensor.whole
+    if tensor.layout == PARTIAL and tensor.replicated is not None:
+        results[0].replicated = tensor.replicated
     return results
 
 
@@ -53,9 +53,9 @@ def identities(step: Step) -> Results:
 
 @rule(*UNARY, *BROADCAST)
 def elementwise(step: Step) -> Results:
-    """Keeps the largest operand's cut; a part of the others is taken. Sends nothing.
+    """Keeps the largest operand's shard; a part of the others is taken. Sends nothing.
 
-    An operand with another cut is made whole. One whose size along the axis is not known to be 1 or
+    An operand with another shard is gathered. One whose size along the axis is not known to be 1 or
     the batch's makes the operation whole.
     """
     if step.op.attr("incompatible_shape_error") is False and step.shapes()[0] is None:
@@ -65,7 +65,7 @@ def elementwise(step: Step) -> Results:
 
 @rule("ZerosLike", always=True)
 def zeros_like(step: Step) -> Results:
-    """Keeps the cut; zeros like a tensor list are a list of the same layout. Sends nothing."""
+    """Keeps the shard; zeros like a tensor list are a list of the same layout. Sends nothing."""
     (tensor,) = step.inputs
     if isinstance(tensor.layout, Listed):
         return step.results(step.emit([tensor]), tensor.layout)
@@ -76,7 +76,7 @@ def zeros_like(step: Step) -> Results:
 
 @rule("Neg", "Cast", "Real", "Imag", "Conj", partial=True)
 def linear(step: Step) -> Results:
-    """Keeps the cut, and a summand, unless a cast rounds to whole numbers. Sends nothing."""
+    """Keeps the shard, and a partial, unless a cast rounds to whole numbers. Sends nothing."""
     (tensor,) = step.inputs
     if tensor.layout == PARTIAL:
         dtype = step.op.outputs[0].dtype
@@ -89,14 +89,14 @@ def linear(step: Step) -> Results:
 
 @rule("Add", "AddV2", "Sub", "AddN", partial=True)
 def additive(step: Step) -> Results:
-    """Keeps the largest operand's cut; sums of summands are summands. Sends nothing.
+    """Keeps the largest operand's shard; sums of partials are partials. Sends nothing.
 
-    Beside a part of a variable of the same shape the part of a summand's sum is taken. Beside a
-    whole operand a summand is summed first, which is sent once in any case. In a branch or
-    a loop, beside several summands, or beside what a variable has in shares, such as a metric's, a
-    small whole operand becomes a summand: itself on the first replica, zeros on the others; and so
-    does a loop's variable, and each where summands are wanted. Tensor lists are added element by
-    element.
+    Beside a part of a variable of the same shape the part of a partial's sum is taken. Beside a
+    replicated operand a partial is summed first, which is sent once in any case. In a branch or
+    a loop, beside several partials, or beside what a variable has in shares, such as a metric's, a
+    small replicated operand becomes a partial: itself on the first replica, zeros on the others;
+    and so does a loop's variable, and each where partials are wanted. Tensor lists are added
+    element by element.
     """
     layouts = [tensor.layout for tensor in step.inputs]
     if any(isinstance(layout, Listed) for layout in layouts):
@@ -105,11 +105,11 @@ def additive(step: Step) -> Results:
         return step.results(step.emit(lists), joined)
     if PARTIAL not in layouts:
         return aligned(step)
-    cut = _cut_of_weight(step)
-    if cut is not None:
+    sharding = _shard_of_weight(step)
+    if sharding is not None:
         why = "a part of a variable is added"
         step.inputs = [
-            Tensor(step.scattered(tensor, cut, why), cut, tensor.shape)
+            Tensor(step.scattered(tensor, sharding, why), sharding, tensor.shape)
             if tensor.layout == PARTIAL
             else tensor
             for tensor in step.inputs
@@ -125,26 +125,28 @@ def additive(step: Step) -> Results:
     apart = step.program.communicator.keeps_partials and step.inputs[0].dtype.is_floating
     if (((several or not whole) and small) or apart) and not grows(step):
         operands = [
-            tensor if tensor.layout == PARTIAL else step.first_only(step.whole(tensor))
+            tensor if tensor.layout == PARTIAL else step.first_only(step.replicated(tensor))
             for tensor in step.inputs
         ]
         return step.results(step.emit(operands), PARTIAL)
     return None
 
 
-def _cut_of_weight(step: Step) -> Sharded | None:
-    """Returns the cut of a variable's part that is added to summands of the same shape."""
+def _shard_of_weight(step: Step) -> Sharded | None:
+    """Returns the shard of a variable's part that is added to partials of the same shape."""
     shapes = {str(tensor.shape) for tensor in step.inputs}
-    cuts = {tensor.sharded for tensor in step.inputs if tensor.sharded is not None}
-    (cut,) = cuts if len(cuts) == 1 else (None,)
-    return cut if cut is not None and cut.is_fixed and len(shapes) == 1 else None
+    layouts = {tensor.sharded for tensor in step.inputs if tensor.sharded is not None}
+    (layout,) = layouts if len(layouts) == 1 else (None,)
+    return layout if layout is not None and layout.is_fixed and len(shapes) == 1 else None
 
 
 @rule("Mul", "RealDiv", "Div", "DivNoNan", "MulNoNan", partial=True)
 def product(step: Step) -> Results:
-    """Keeps the largest operand's cut; a summand times a whole tensor is a summand. Sends nothing.
+    """Keeps the largest operand's shard; a partial times a replicated tensor is a partial.
 
-    So is a summand divided by one, if the result has no more elements.
+    Sends nothing.
+
+    So is a partial divided by one, if the result has no more elements.
     """
     a, b = step.inputs
     linear_in = [(PARTIAL, REPLICATED)] + [(REPLICATED, PARTIAL)] * (step.op.type == "Mul")
@@ -157,24 +159,26 @@ def product(step: Step) -> Results:
 
 @rule("SelectV2", partial=True)
 def select(step: Step) -> Results:
-    """Keeps the largest operand's cut, and summands that a whole condition chooses."""
+    """Keeps the largest operand's shard, and partials that a replicated condition chooses."""
     condition, *values = step.inputs
     step.require_sums([condition])
     layouts = [tensor.layout for tensor in values]
     if PARTIAL in layouts and condition.layout in (REPLICATED, PARTIAL) and not grows(step):
         if can_join_partials([tensor for tensor in values if tensor.layout != PARTIAL]):
             chosen = [
-                tensor.local if tensor.layout == PARTIAL else step.first_only(step.whole(tensor))
+                tensor.local
+                if tensor.layout == PARTIAL
+                else step.first_only(step.replicated(tensor))
                 for tensor in values
             ]
-            return step.results(step.emit([step.whole(condition), *chosen]), PARTIAL)
+            return step.results(step.emit([step.replicated(condition), *chosen]), PARTIAL)
         return None
     return None if PARTIAL in layouts or condition.layout == PARTIAL else aligned(step)
 
 
 @rule("Select")
 def select_rows(step: Step) -> Results:
-    """Keeps the cut; a vector as condition chooses whole rows. Sends nothing."""
+    """Keeps the shard; a vector as condition chooses whole rows. Sends nothing."""
     condition, a, b = step.inputs
     if condition.rank is None or a.rank is None:
         return None
@@ -197,7 +201,7 @@ def aligned(step: Step) -> Results:
 
 
 def grows(step: Step) -> bool:
-    """Returns whether the result may have more elements than one of the summands."""
+    """Returns whether the result may have more elements than one of the partials."""
     result = step.op.outputs[0].shape.num_elements()
     sizes = [_elements(tensor) for tensor in step.inputs if tensor.layout == PARTIAL]
     if result is None:
@@ -206,7 +210,7 @@ def grows(step: Step) -> bool:
 
 
 def can_join_partials(tensors: Sequence[Tensor]) -> bool:
-    """Returns whether whole tensors that meet summands are made summands, and not those summed.
+    """Returns whether replicated tensors beside partials become partials, and none is summed.
 
     They are few entries, or a loop's variables: what a loop adds up is summed after it.
     """

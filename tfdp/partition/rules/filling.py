@@ -17,9 +17,9 @@ from tfdp.partition.tensors import Tensor
 
 @rule("Fill", "Empty", always=True)
 def fill(step: Step) -> Results:
-    """Gives a cut where one size is a multiple of a batch. Sends nothing."""
+    """Gives a shard where one size is a multiple of a batch. Sends nothing."""
     dims, *value = step.inputs
-    layout = _like_others(step, cut(dims.sizes()))
+    layout = _like_others(step, layout_of_sizes(dims.sizes()))
     if layout is None or any(tensor.layout != REPLICATED for tensor in step.inputs):
         return None
     return _own(step, [step.shape_with(dims, layout.axis, step.entries(layout)), *value], layout)
@@ -27,7 +27,7 @@ def fill(step: Step) -> Results:
 
 @rule("BroadcastTo", always=True)
 def broadcast_to(step: Step) -> Results:
-    """Keeps the cut; of a whole tensor, gives one as `Fill` does. Sends nothing."""
+    """Keeps the shard; shards a replicated tensor as `Fill` does. Sends nothing."""
     tensor, to = step.inputs
     sizes = to.sizes()
     if tensor.rank is None or sizes is None or to.layout != REPLICATED:
@@ -39,7 +39,7 @@ def broadcast_to(step: Step) -> Results:
             return None
         own = [tensor.local, step.shape_with(to, layout.axis, step.entries(layout))]
         return step.results(step.emit(own), layout)
-    found = _like_others(step, cut(sizes))
+    found = _like_others(step, layout_of_sizes(sizes))
     if found is None or tensor.layout != REPLICATED:
         return None
     axis = found.axis - shift
@@ -54,7 +54,7 @@ def broadcast_to(step: Step) -> Results:
 
 @rule("Tile", always=True)
 def tile(step: Step) -> Results:
-    """Keeps the cut, in more blocks; of a whole tensor, gives one as `Fill` does. Sends nothing."""
+    """Keeps the shard, in more blocks; shards a replicated tensor as `Fill` does. Sends nothing."""
     tensor, multiples = step.inputs
     times = multiples.sizes()
     if tensor.rank is None or times is None or multiples.layout != REPLICATED:
@@ -66,7 +66,7 @@ def tile(step: Step) -> Results:
             return None
         layout = dataclasses.replace(layout, outer=outer)
         return step.results(step.emit(step.inputs), layout)
-    copies = _like_others(step, cut(times))
+    copies = _like_others(step, layout_of_sizes(times))
     if copies is None or tensor.layout != REPLICATED or tensor.dim(copies.axis) == 0:
         return None
     own = step.shape_with(multiples, copies.axis, step.entries(copies))
@@ -76,13 +76,13 @@ def tile(step: Step) -> Results:
 
 @rule("Range", always=True)
 def count(step: Step) -> Results:
-    """Gives a cut where the number of entries is a multiple of a batch. Sends nothing."""
+    """Gives a shard where the number of entries is a multiple of a batch. Sends nothing."""
     if any(tensor.layout != REPLICATED for tensor in step.inputs):
         return None
     start, limit, delta = (_number(tensor) for tensor in step.inputs)
     if not (is_size(start) and is_size(limit) and isinstance(delta, int)):
         return None
-    layout = cut([divided(limit - start, delta)])
+    layout = layout_of_sizes([divided(limit - start, delta)])
     if layout is None:
         return None
     write, dtype = step.write, step.op.outputs[0].dtype
@@ -93,8 +93,8 @@ def count(step: Step) -> Results:
     return _own(step, [begin, write.add(begin, length), by], layout)
 
 
-def cut(sizes: Sequence[Any] | None) -> Sharded | None:
-    """Returns the cut of a tensor one of whose sizes is a multiple of a batch, else None.
+def layout_of_sizes(sizes: Sequence[Any] | None) -> Sharded | None:
+    """Returns the shard of a tensor one of whose sizes is a multiple of a batch, else None.
 
     There is none where another size depends on a batch, too: it is not clear which one is meant.
     """
@@ -114,13 +114,13 @@ def cut(sizes: Sequence[Any] | None) -> Sharded | None:
 
 
 def _like_others(step: Step, layout: Sharded | None) -> Sharded | None:
-    """Returns the cut with the blocks that the last tensor of the same length had.
+    """Returns the shard with the blocks that the last tensor of the same length had.
 
     All entries along the axis are alike: in which order examples have them is of no importance.
     """
     if layout is None:
         return None
-    return step.program.cuts.get((layout.batch, layout.length), layout).at(layout.axis)
+    return step.program.latest_layouts.get((layout.batch, layout.length), layout).at(layout.axis)
 
 
 def _batches(size: Any) -> set[Batch]:
@@ -135,5 +135,5 @@ def _number(tensor: Tensor) -> Any:
 def _own(step: Step, inputs: Sequence[Output | Tensor], layout: Sharded) -> Results:
     """Writes the operation for the replica's part, and for the whole, which may go unused."""
     results = step.results(step.emit(inputs), layout)
-    (results[0].whole,) = step.emit(step.inputs)
+    (results[0].replicated,) = step.emit(step.inputs)
     return results

@@ -16,15 +16,15 @@ from tfdp.partition.tensors import Tensor
 
 @rule("GatherV2", partial=True)
 def gather(step: Step) -> Results:
-    """Takes of whole parameters what a replica's indices name, or whole indices of a part.
+    """Takes of whole parameters what a replica's indices name, or replicated indices of a part.
 
-    1. Where both have the batch's axis in common (`batch_dims`), both are cut along it.
-    2. Parameters that are cut along another axis than the indices' keep the cut; indices that are
-       cut, too, are gathered.
-    3. Otherwise the indices' cut is kept; parameters that are cut are gathered, unless a replica's
-       indices name its own rows.
+    1. Where both have the batch's axis in common (`batch_dims`), both are sharded along it.
+    2. Parameters that are sharded along another axis than the indices' keep the shard; indices that
+       are sharded, too, are gathered.
+    3. Otherwise the indices' shard is kept; parameters that are sharded are gathered, unless a
+       replica's indices name its own rows.
 
-    Whole indices of a summand give a summand, unless that has more elements.
+    Replicated indices of a partial give a partial, unless that has more elements.
     """
     params, indices, axis = step.inputs
     if has_partials(step):
@@ -40,32 +40,32 @@ def gather(step: Step) -> Results:
             if not (fits(params, layout) and fits(indices, layout)):
                 return None
             operands = [part(step, params, layout), part(step, indices, layout)]
-            return step.results(step.emit([*operands, step.whole(axis)]), layout)
+            return step.results(step.emit([*operands, step.replicated(axis)]), layout)
     if own is not None and own.axis != at:
         place = own.axis + (indices.rank - common - 1 if own.axis > at else 0)
-        outputs = step.emit([params.local, _whole(step, indices), step.whole(axis)])
+        outputs = step.emit([params.local, _whole(step, indices), step.replicated(axis)])
         return step.results(outputs, own.at(place))
     names = own_rows(indices)
     if names and theirs and own == Sharded(0, names.batch) and at == 0:
-        outputs = step.emit([params.local, local_rows(step, indices, own), step.whole(axis)])
+        outputs = step.emit([params.local, local_rows(step, indices, own), step.replicated(axis)])
         return step.results(outputs, theirs)
     if theirs is not None:
         rows, places = _whole(step, params), indices.local
-        if not isinstance(params.dim(at), int):  # no examples may have no row for stand-ins to name
+        if not isinstance(params.dim(at), int):  # padding rows need one to name
             rows = step.never_empty(rows, params.rank, at, theirs)
             places = step.filled(places, theirs)
-        outputs = step.emit([rows, places, step.whole(axis)])
+        outputs = step.emit([rows, places, step.replicated(axis)])
         return step.results(outputs, theirs.at(at + theirs.axis - common))
     return None
 
 
 @rule("GatherNd", partial=True)
 def gather_nd(step: Step) -> Results:
-    """Takes of whole parameters what a replica's indices name, or whole indices of a part.
+    """Takes of whole parameters what a replica's indices name, or replicated indices of a part.
 
-    Where each example names itself, of parameters that are cut along their first axis nothing is
-    sent. Others that are cut along an axis that is indexed are gathered. Whole indices of a summand
-    give a summand, unless that has more elements.
+    Where each example names itself, of parameters that are sharded along their first axis nothing
+    is sent. Others that are sharded along an axis that is indexed are gathered. Replicated indices
+    of a partial give a partial, unless that has more elements.
     """
     params, indices = step.inputs
     if has_partials(step):
@@ -89,8 +89,8 @@ def gather_nd(step: Step) -> Results:
 def gather_of_variable(step: Step) -> Results:
     """Takes of a variable what a replica's indices name. Sends nothing.
 
-    Of a variable that is the sum or the mean of its copies the whole indices give a summand. One
-    that is cut is gathered, and let go.
+    Of a variable that is the sum or the mean of its copies the replicated indices give a partial.
+    One that is sharded is gathered, and let go.
     """
     handle, indices = step.inputs
     step.require_sums([indices])
@@ -105,7 +105,7 @@ def gather_of_variable(step: Step) -> Results:
     if indices.layout == LOCAL:
         return step.results(step.emit([handle, indices]), LOCAL)
     if layout is None or indices.rank is None:
-        return step.results(step.emit([handle.local, step.whole(indices)]), REPLICATED)
+        return step.results(step.emit([handle.local, step.replicated(indices)]), REPLICATED)
     if step.op.type == "ResourceGather":
         first, last = step.op.attr("batch_dims"), indices.rank
     else:
@@ -116,46 +116,49 @@ def gather_of_variable(step: Step) -> Results:
 
 
 def _of_parts(step: Step, handle: Tensor, indices: Tensor) -> Results:
-    """Takes of a variable that is cut what indices name, once it is gathered."""
-    layout, cut = indices.sharded, handle.sharded
+    """Takes of a variable that is sharded what indices name, once it is gathered."""
+    layout, sharding = indices.sharded, handle.sharded
     (result,) = step.op.outputs
     common = step.op.attr("batch_dims") or 0
     is_nd = step.op.type == "ResourceGatherNd"
     if indices.rank is None or result.shape.rank is None or common or is_nd:
         raise ValueError("it takes of a part of a variable otherwise than rows by their numbers")
-    assert cut is not None
+    assert sharding is not None
     shape: list[SizeLike | None] = [None] * (result.shape.rank - indices.rank + 1)
-    shape[cut.axis] = cut.length
+    shape[sharding.axis] = sharding.length
     (read,) = step.writer.node("ReadVariableOp", [handle.local], dtype=result.dtype)
-    table = step.whole(Tensor(read, cut, shape), "rows of a variable that is cut are taken")
+    table = step.replicated(
+        Tensor(read, sharding, shape), "rows of a variable that is sharded are taken"
+    )
     if indices.layout == LOCAL or layout is not None:
         return step.results([step.write.gather(table, indices.local)], indices.layout)
-    return step.results([step.write.gather(table, step.whole(indices))], REPLICATED)
+    return step.results([step.write.gather(table, step.replicated(indices))], REPLICATED)
 
 
 @rule("OneHot")
 def one_hot(step: Step) -> Results:
-    """Keeps the cut. Sends nothing."""
+    """Keeps the shard. Sends nothing."""
     indices, depth, *values = step.inputs
     layout = indices.sharded
     if layout is None or indices.rank is None:
         return None
     at = step.op.attr("axis") % (indices.rank + 1)
-    outputs = step.emit([indices.local, *map(step.whole, (depth, *values))])
+    outputs = step.emit([indices.local, *map(step.replicated, (depth, *values))])
     return step.results(outputs, layout.at(layout.axis + (at <= layout.axis)))
 
 
 @rule("Bincount")
 def bincount(step: Step) -> Results:
-    """Counts a replica's examples: a summand. Sends nothing."""
+    """Counts a replica's examples: a partial. Sends nothing."""
     return _counts(step)
 
 
 @rule("DenseBincount")
 def dense_bincount(step: Step) -> Results:
-    """Keeps the cut of rows that are counted one by one; other counts are summands. Sends nothing.
+    """Keeps the shard of rows that are counted by themselves; other counts are partials.
 
-    Whether any example of the batch has a value is no sum: without rows it is computed whole.
+    Whether any example of the batch has a value is no sum: without rows it is computed on the
+    gathered batch.
     """
     values, size, weights = step.inputs
     layout = values.sharded or weights.sharded
@@ -165,32 +168,32 @@ def dense_bincount(step: Step) -> Results:
         return None if step.op.attr("binary_output") else _counts(step)
     if not (fits(values, layout) and (_is_empty(weights) or fits(weights, layout))):
         return None
-    weight = step.whole(weights) if _is_empty(weights) else part(step, weights, layout)
-    outputs = step.emit([part(step, values, layout), step.whole(size), weight])
+    weight = step.replicated(weights) if _is_empty(weights) else part(step, weights, layout)
+    outputs = step.emit([part(step, values, layout), step.replicated(size), weight])
     return step.results(outputs, layout)
 
 
 @rule("HistogramFixedWidth")
 def histogram(step: Step) -> Results:
-    """Counts a replica's examples: a summand. Sends nothing."""
+    """Counts a replica's examples: a partial. Sends nothing."""
     values, limits, count = step.inputs
     layout = values.sharded
     if layout is None:
         return None
-    (counts,) = step.emit([values.local, step.whole(limits), step.whole(count)])
+    (counts,) = step.emit([values.local, step.replicated(limits), step.replicated(count)])
     return step.results([step.masked(counts, layout)], PARTIAL)
 
 
 def _counts(step: Step) -> Results:
-    """Counts the values of a replica's examples, weighted or not: a summand."""
+    """Counts the values of a replica's examples, weighted or not: a partial."""
     values, size, weights = step.inputs
     layout = values.sharded or weights.sharded
     if layout is None:
         return None
     if _is_empty(weights) and values.sharded is not None:
-        operands = [values.local, step.whole(size), step.whole(weights)]
+        operands = [values.local, step.replicated(size), step.replicated(weights)]
     elif values.rank == weights.rank and fits(values, layout) and fits(weights, layout):
-        operands = [part(step, values, layout), step.whole(size), part(step, weights, layout)]
+        operands = [part(step, values, layout), step.replicated(size), part(step, weights, layout)]
     else:
         return None
     (counts,) = step.emit(operands)
@@ -210,4 +213,6 @@ def depth_of(indices: Tensor) -> int | None:
 def _whole(step: Step, tensor: Tensor) -> Any:
     if tensor.layout == LOCAL:
         return tensor.local
-    return step.whole(tensor, f"{step.op.type} has parameters and indices that are both cut")
+    return step.replicated(
+        tensor, f"{step.op.type} has parameters and indices that are both sharded"
+    )

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import Sharded
+from tfdp.partition.rules.concatenation import fits, part
 from tfdp.partition.rules.normalization import channel_axes
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.rules.rowwise import dominant, has_partials, linear_in, on_aligned, on_rows
@@ -160,3 +161,48 @@ TABLE = [
 
 for _row in TABLE:
     rule(*_row.types.split(), partial=_row.linear is not None)(_row)
+
+
+@rule("ReverseSequence", partial=True)
+def reverse_sequence(step: Step) -> Results:
+    """Keeps the shard, unless sequences lie along it; keeps partials. Sends nothing.
+
+    Where the axis of the sequences' batch is sharded, so are their lengths.
+    """
+    tensor, lengths = step.inputs
+    if has_partials(step):
+        return linear_in(step, 0)
+    if tensor.rank is None:
+        return None
+    sequence, batch = (step.op.attr(name) % tensor.rank for name in ("seq_dim", "batch_dim"))
+    layout = tensor.sharded or (lengths.sharded and lengths.sharded.at(batch))
+    if layout is None or layout.axis == sequence:
+        return None
+    if layout.axis != batch:
+        operands = [tensor.local, step.replicated(lengths)]
+    elif fits(tensor, layout) and fits(lengths, layout.at(0)):
+        operands = [part(step, tensor, layout), part(step, lengths, layout.at(0))]
+    else:
+        return None
+    return step.results(step.emit(operands), layout)
+
+
+@rule("LowerBound", "UpperBound")
+def search(step: Step) -> Results:
+    """Keeps the shard of rows, and of the values that are searched for in a row. Sends nothing.
+
+    Sorted rows that are sharded along the sorting are gathered.
+    """
+    rows, values = step.inputs
+    layout = values.sharded or rows.sharded
+    if rows.sharded is not None and rows.sharded.axis == 0:
+        layout = rows.sharded
+    if layout is None or not fits(values, layout) or (layout.axis == 0 and not fits(rows, layout)):
+        return None
+    if layout.axis == 0:
+        sorted_rows = part(step, rows, layout)
+    elif values.sharded is not None:
+        sorted_rows = step.replicated(rows, "values are searched for in it")
+    else:
+        return None
+    return step.results(step.emit([sorted_rows, part(step, values, layout)]), layout)

@@ -1,4 +1,7 @@
-"""Tensor lists: each replica has a list of its own, of its parts of the elements."""
+"""Tensor lists and optionals: each replica has a list of its shards of the elements.
+
+In optionals branches keep for their gradients what only one of them has made.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +20,7 @@ def new(step: Step) -> Results:
     """Gives a list of nothing yet. Sends nothing."""
     shape, count = step.inputs
     return step.results(
-        step.emit([_without_batch(step, shape), step.whole(count)]), _list_of(step, None)
+        step.emit([_without_batch(step, shape), step.replicated(count)]), _list_of(step, None)
     )
 
 
@@ -35,7 +38,7 @@ def scatter(step: Step) -> Results:
     tensor, indices, shape, count = step.inputs
     step.require_sums([indices, count])
     element, local = _elements(step, tensor)
-    inputs = [local, step.whole(indices), _without_batch(step, shape), step.whole(count)]
+    inputs = [local, step.replicated(indices), _without_batch(step, shape), step.replicated(count)]
     return step.results(step.emit(inputs), _list_of(step, element))
 
 
@@ -50,7 +53,7 @@ def scatter_into(step: Step) -> Results:
         element, local = _elements(step, tensor)
     else:
         element, own, local = _made_to_fit(step, handle, tensor, _stacked(before))
-    inputs = [own, local, step.whole(indices)]
+    inputs = [own, local, step.replicated(indices)]
     return step.results(step.emit(inputs), _list_of(step, element))
 
 
@@ -59,7 +62,7 @@ def stack(step: Step) -> Results:
     """Gives a tensor with the elements' layout, one axis further. Sends nothing."""
     handle, *indices, shape = step.inputs
     element = _element(handle)
-    whole = [step.whole(each) for each in indices]
+    whole = [step.replicated(each) for each in indices]
     outputs = step.emit([handle, *whole, _shape_of(step, shape, element)])
     return step.results(outputs, _stacked(element))
 
@@ -69,7 +72,7 @@ def get_item(step: Step) -> Results:
     """Gives a tensor with the elements' layout. Sends nothing."""
     handle, index, shape = step.inputs
     element = _element(handle)
-    outputs = step.emit([handle, step.whole(index), _shape_of(step, shape, element)])
+    outputs = step.emit([handle, step.replicated(index), _shape_of(step, shape, element)])
     return step.results(outputs, element, entries=[handle.entries])
 
 
@@ -101,7 +104,7 @@ def set_item(step: Step) -> Results:
         element, own, local = item.layout, handle.local, item.local
     else:
         element, own, local = _made_to_fit(step, handle, item, before)
-    inputs = [own, *(step.whole(each) for each in place), local]
+    inputs = [own, *(step.replicated(each) for each in place), local]
     results = step.results(step.emit(inputs), _list_of(step, element))
     if step.op.type == "TensorListPushBack" and (before is None or _same(handle, item)):
         results[0].entries = item.entries
@@ -118,20 +121,20 @@ def length(step: Step) -> Results:
 def resize(step: Step) -> Results:
     """Keeps the layout. Sends nothing."""
     handle, size = step.inputs
-    return step.results(step.emit([handle, step.whole(size)]), handle.layout)
+    return step.results(step.emit([handle, step.replicated(size)]), handle.layout)
 
 
 @rule("TensorListConcatV2")
 def concat(step: Step) -> Results:
-    """Gives elements that are whole, or cut along another axis, in their layout.
+    """Gives elements that are whole, or sharded along another axis, in their layout.
 
-    Elements that are cut along the axis along which they are joined are gathered.
+    Elements that are sharded along the axis along which they are joined are gathered.
     """
     handle, shape, leading = step.inputs
     element = _element(handle)
     if isinstance(element, Sharded) and element.axis == 0:
         return _concat_rows(step, handle, element)
-    outputs = step.emit([handle, _shape_of(step, shape, element), step.whole(leading)])
+    outputs = step.emit([handle, _shape_of(step, shape, element), step.replicated(leading)])
     return step.results(outputs, [element, REPLICATED])
 
 
@@ -149,7 +152,7 @@ def _concat_rows(step: Step, handle: Tensor, element: Sharded) -> Results:
     width = write.reduce("Prod", others, [0])
     flat = write.reshape(stacked, [count, step.entries(element), width])
     rows = Tensor(flat, _stacked(element), [None, element.length, None])
-    whole = step.whole(rows, "elements of a list are joined along the batch")
+    whole = step.replicated(rows, "elements of a list are joined along the batch")
     length = write.multiply(count, step.size(element.length))
     joined = write.reshape(whole, write.concat([write.pack([length], tf.int32), others], 0))
     (lengths,) = step.writer.node(
@@ -176,9 +179,9 @@ def _elements(step: Step, tensor: Tensor) -> tuple[Layout, Output]:
         return tensor.layout, tensor.local
     if tensor.sharded.is_fixed:  # in a loop each element would be gathered by itself
         step.require_joined([tensor])
-        return REPLICATED, step.whole(tensor, f"{step.op.type} makes a list of parts")
+        return REPLICATED, step.replicated(tensor, f"{step.op.type} makes a list of parts")
     if tensor.sharded.axis == 0:
-        return REPLICATED, step.whole(tensor, f"{step.op.type} takes examples one by one")
+        return REPLICATED, step.replicated(tensor, f"{step.op.type} takes examples one by one")
     return tensor.sharded.at(tensor.sharded.axis - 1), tensor.local
 
 
@@ -187,7 +190,7 @@ def _made_to_fit(
 ) -> tuple[Layout, Output, Output]:
     """Returns the layout of a list's elements, the list, and what is put into it, made to have it.
 
-    Where what is put in cannot be cut as the elements are, all are whole.
+    Where what is put in cannot be sharded as the elements are, all are replicated.
     """
     assert isinstance(handle.layout, Listed)
     before = handle.layout.element
@@ -199,7 +202,7 @@ def _made_to_fit(
         else:
             step.require_sums([tensor])
     assert before is not None
-    own = step.to(handle, _list_of(step, before), "an element of another cut is put into a list")
+    own = step.to(handle, _list_of(step, before), "an element of another layout is put into a list")
     return before, own, step.to(tensor, wanted)
 
 
@@ -263,3 +266,56 @@ def _shape_of(step: Step, shape: Tensor, element: Layout) -> Output:
     if isinstance(element, Sharded) and known[element.axis] != -1:
         known[element.axis] = step.entries(element)
     return step.write.pack(known, shape.dtype)
+
+
+@rule("OptionalNone", always=True)
+def none(step: Step) -> Results:
+    """Gives an optional of nothing. Sends nothing."""
+    return step.results(step.emit([]), Listed(None, tf.variant, kinds=()))
+
+
+@rule("OptionalFromValue", always=True)
+def from_value(step: Step) -> Results:
+    """Gives an optional of a tensor in its layout. Sends nothing; several tensors are whole.
+
+    So is one where what branches keep could not be told apart: see `ProgramBuilder.keeps_whole`.
+    """
+    if len(step.inputs) != 1:
+        return None
+    (value,) = step.inputs
+    if step.program.keeps_whole:
+        value = _whole(step, value)
+    kind = value.dtype, step.op.inputs[0].shape.rank, value.layout
+    layout = Listed(None, tf.variant, kinds=(kind,))
+    return step.results(step.emit([value]), layout, entries=[value.entries])
+
+
+@rule("OptionalGetValue")
+def get_value(step: Step) -> Results:
+    """Gives the tensor in its layout. Sends nothing."""
+    (optional,) = step.inputs
+    first, *others = step.op.outputs
+    if not isinstance(optional.layout, Listed) or others:
+        return None
+    layout = optional.layout.value(first.dtype, first.shape.rank) or REPLICATED
+    outputs = step.emit([optional], output_shapes=[tf.TensorShape(None)])  # of the replica's part
+    return step.results(outputs, layout, entries=[optional.entries])
+
+
+@rule("OptionalHasValue")
+def has_value(step: Step) -> Results:
+    """Gives what each replica's optional says. Sends nothing."""
+    return step.results(step.emit(step.inputs), REPLICATED)
+
+
+def _whole(step: Step, value: Tensor) -> Tensor:
+    """Returns a value that is sharded, or a list of such, whole."""
+    why = "branches keep it with what cannot be told from it"
+    if isinstance(value.layout, Listed) and not value.layout.is_whole:
+        layout = Listed(REPLICATED, value.layout.dtype)
+        return Tensor(step.to(value, layout, why), layout, None, value.entries)
+    if value.sharded is None:
+        return value
+    step.require_joined([value])
+    step.note_gathered(why)
+    return Tensor(step.replicated(value, why), REPLICATED, value.shape, value.entries)

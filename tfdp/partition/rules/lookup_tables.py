@@ -33,10 +33,10 @@ FILLS = ["InitializeTableFromDataset", "InitializeTableFromTextFileV2", "Initial
 
 @rule("LookupTableFindV2")
 def find(step: Step) -> Results:
-    """Keeps the cut of the keys; every replica reads the table itself. Sends nothing.
+    """Keeps the shard of the keys; every replica reads the table itself. Sends nothing.
 
-    A key may be a vector, along the last axes of the keys: they must not be cut. The default must
-    be one value, not one for each key.
+    A key may be a vector, along the last axes of the keys: they must not be sharded. The default
+    must be one value, not one for each key.
     """
     table, keys, default = step.inputs
     layout = keys.sharded
@@ -89,7 +89,7 @@ def change(step: Step) -> Results:
     2. The replicas wait for each other: one number is summed.
     3. Each replica changes the table of its process.
     """
-    inputs = [step.whole(tensor, "a table is changed") for tensor in step.inputs]
+    inputs = [step.replicated(tensor, "a table is changed") for tensor in step.inputs]
     _meet(step)
     step.emit(inputs)
     return []

@@ -9,7 +9,7 @@ from tfdp.partition.rules.rowwise import can_be_summed, is_waiting, on_rows
 
 @rule("BiasAddGrad", partial=True)
 def bias_grad(step: Step) -> Results:
-    """Gives a summand, of a summand, too. Sends nothing."""
+    """Gives a partial, of a partial, too. Sends nothing."""
     (gradient,) = step.inputs
     if is_waiting(gradient):
         return step.results(step.emit([gradient]), PARTIAL)
@@ -24,7 +24,7 @@ def bias_grad(step: Step) -> Results:
 
 @rule("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 def fused_batch_norm(step: Step) -> Results:
-    """Keeps rows if the statistics are given, and else a cut of the channels. Sends nothing."""
+    """Keeps rows if the statistics are given, and else a shard of the channels. Sends nothing."""
     layout = step.inputs[0].sharded
     if layout is None:
         return None
@@ -35,16 +35,16 @@ def fused_batch_norm(step: Step) -> Results:
     found = on_rows(step, {0: layout.axis})
     if found is None:
         return None
-    cut, operands = found
+    sharding, operands = found
     others: list[Layout] = [REPLICATED] * (len(step.op.outputs) - 1)
-    return step.results(step.emit(operands), [cut, *others])
+    return step.results(step.emit(operands), [sharding, *others])
 
 
 @rule("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3")
 def fused_batch_norm_grad(step: Step) -> Results:
-    """Keeps rows if the statistics were given; the gradients of scale and offset are summands then.
+    """Keeps rows if the statistics were given; the gradients of scale and offset are partials then.
 
-    Else it keeps a cut of the channels. Sends nothing.
+    Else it keeps a shard of the channels. Sends nothing.
     """
     layout = next((tensor.sharded for tensor in step.inputs[:2] if tensor.sharded), None)
     if layout is None:
@@ -56,10 +56,10 @@ def fused_batch_norm_grad(step: Step) -> Results:
     found = on_rows(step, {0: layout.axis, 1: layout.axis})
     if found is None:
         return None
-    cut, operands = found
+    sharding, operands = found
     images, *sums = step.emit(operands)
-    sums[:2] = [step.masked(each, cut) for each in sums[:2]]
-    layouts: list[Layout] = [cut, PARTIAL, PARTIAL, *[REPLICATED] * (len(sums) - 2)]
+    sums[:2] = [step.masked(each, sharding) for each in sums[:2]]
+    layouts: list[Layout] = [sharding, PARTIAL, PARTIAL, *[REPLICATED] * (len(sums) - 2)]
     return step.results([images, *sums], layouts)
 
 
@@ -81,10 +81,10 @@ def _by_channel(step: Step, layout: Sharded) -> Results:
     found = on_rows(step, places)
     if found is None:
         return None
-    cut, operands = found
-    by_channel = [cut.at(0)] * (2 if gradient else 4)
+    sharding, operands = found
+    by_channel = [sharding.at(0)] * (2 if gradient else 4)
     rest = REPLICATED if gradient else LOCAL
-    layouts: list[Layout] = [cut.at(layout.axis), *by_channel]
+    layouts: list[Layout] = [sharding.at(layout.axis), *by_channel]
     layouts += [rest] * (len(step.op.outputs) - len(layouts))
     return step.results(step.emit(operands), layouts)
 

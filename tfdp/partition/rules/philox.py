@@ -41,7 +41,7 @@ def own_rows(
 
     Args:
       step: The draw; its first input is the shape of the whole.
-      layout: The cut, of axis 0 and in one block.
+      layout: The shard, of axis 0 and in one block.
       shape: What is known of the sizes of the whole.
       type_: The type of a draw by key and counter: uniform, normal or of integers.
       state: The draw's further inputs: the key, the counter, the algorithm, and bounds.

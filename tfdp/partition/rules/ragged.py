@@ -25,7 +25,7 @@ from tfdp.partition.tensors import Tensor, array_of
 @rule("RaggedTensorToTensor")
 def to_dense(step: Step) -> Results:
     """Gives a replica's rows, as wide as the whole batch's widest. Sends nothing, unless values are
-    cut otherwise than the rows are.
+    sharded otherwise than the rows are.
     """
     shape, values, default, *splits = step.inputs
     if step.op.attr("row_partition_types") == [b"FIRST_DIM_SIZE", b"VALUE_ROWIDS"]:
@@ -46,7 +46,7 @@ def to_dense(step: Step) -> Results:
     local = [step.entries(rows), *widths, *sizes[1 + len(splits) :]]
     numbers = [each if isinstance(each, (int, Output)) else step.size(each) for each in local]
     own = _own_entries(step, values, entries)
-    given = [write.pack(numbers, shape.dtype), own, step.whole(default)]
+    given = [write.pack(numbers, shape.dtype), own, step.replicated(default)]
     return step.results(step.emit([*given, *_local_splits(step, splits, rows)]), rows)
 
 
@@ -63,7 +63,7 @@ def _to_dense_by_numbers(step: Step) -> Results:
     write = step.write
     own_numbers = write.slice(local_rows(step, numbers, rows), [0], [step.place(entries).count])
     own = [
-        *(_own_entries(step, values, entries), step.whole(default)),
+        *(_own_entries(step, values, entries), step.replicated(default)),
         *(write.cast(step.entries(rows), count.dtype), own_numbers),
     ]
     local = [each if isinstance(each, int) else step.size(each) for each in sizes]
@@ -88,8 +88,8 @@ def counts(step: Step) -> Results:
         return None
     own = [
         *_local_splits(step, [splits], rows),
-        *(_own_entries(step, values, entries), step.whole(size)),
-        _own_entries(step, weights, entries) if are_weighted else step.whole(weights),
+        *(_own_entries(step, values, entries), step.replicated(size)),
+        _own_entries(step, weights, entries) if are_weighted else step.replicated(weights),
     ]
     return step.results(step.emit(own), rows)
 
@@ -137,7 +137,7 @@ def _own_entries(step: Step, values: Tensor, entries: Sharded) -> Output:
 
 
 def _names(splits: Sequence[Tensor]) -> RowIds | None:
-    """Returns what the splits tell; None: they are not those of a tensor that is cut by rows."""
+    """Returns what the splits tell; None: they are of no tensor that is sharded by rows."""
     names = splits[0].names
     if names is None:
         return None
@@ -157,21 +157,21 @@ def _sizes(shape: Tensor, rank: int) -> list[Any] | None:
 def _widest(step: Step, splits: Tensor) -> Output:
     """Returns the largest number of entries that a row of the whole batch has."""
     write = step.write
-    whole = step.whole(splits)
+    whole = step.replicated(splits)
     rows = write.subtract(write.element(write.shape(whole), 0), 1)
     ends, begins = write.slice(whole, [1], [-1]), write.slice(whole, [0], [rows])
     return write.maximum(write.reduce("Max", write.subtract(ends, begins), [0]), 0)
 
 
 def _local_splits(step: Step, splits: Sequence[Tensor], rows: Sharded) -> list[Output]:
-    """Returns the splits of a replica's rows; a stand-in is a row without entries."""
+    """Returns the splits of a replica's rows; a padding row is a row without entries."""
     write = step.write
     begin, count = step.start(rows), step.entries(rows)
     has_rows = write.minimum(step.place(rows).count, 1)
     found = []
     for level in splits:
-        whole = step.whole(level)
-        # A batch without examples has one split, and a stand-in needs two.
+        whole = step.replicated(level)
+        # A batch without examples has one split, and a padding row needs two.
         whole = write.concat([whole, write.reduce("Max", whole, [0], keep=True)], 0)
         own = write.slice(whole, [begin], [write.add(count, 1)])
         first = write.element(own, 0)

@@ -42,9 +42,9 @@ _FEW = 16
 
 @rule(*IN_ORDER, *(f"{type_}V2" for type_ in IN_ORDER), always=True)
 def in_order(step: Step) -> Results:
-    """Gives the cut that the shape asks for, whole if it asks for none. Sends nothing.
+    """Gives the shard that the shape asks for, whole if it asks for none. Sends nothing.
 
-    Of a cut of axis 0 each replica draws the numbers of its own examples. Of another axis, of few
+    Of a shard of axis 0 each replica draws the numbers of its own examples. Of another axis, of few
     numbers or from another generator than Philox it draws all and keeps its own; so it does of
     normal numbers where XLA draws, which puts them in another order for each shape.
     """
@@ -56,7 +56,7 @@ def in_order(step: Step) -> Results:
             type_ = step.op.type.removesuffix("V2") + "V2"
             own = own_rows(step, layout, shape, type_, state, is_on_host=_is_of_a_seed(step))
             return step.results([own], layout, [shape])
-    return drawn_whole(step)
+    return drawn_replicated(step)
 
 
 def _is_worth_it(step: Step, shape: Sequence[SizeLike | None], layout: Sharded) -> bool:
@@ -91,8 +91,8 @@ def _is_of_a_seed(step: Step) -> bool:
 
 @rule(*OUT_OF_ORDER, always=True)
 def out_of_order(step: Step) -> Results:
-    """Gives the cut that the shape asks for; each replica draws all. Parameters are gathered."""
-    return drawn_whole(step)
+    """Gives the shard that the shape asks for; each replica draws all. Parameters are gathered."""
+    return drawn_replicated(step)
 
 
 @rule("Multinomial", "StatelessMultinomial", always=True)
@@ -102,7 +102,7 @@ def multinomial(step: Step) -> Results:
     With a hidden state the first replica does, and sends it to the others.
     """
     logits, number = step.inputs[:2]
-    whole = on_first(step)[0].local if step.op.is_stateful else emitted_whole(step)
+    whole = on_first(step)[0].local if step.op.is_stateful else emitted_replicated(step)
     if logits.shape is None:
         return step.results([whole], REPLICATED)
     known = number.constant()
@@ -113,18 +113,18 @@ def multinomial(step: Step) -> Results:
 
 @rule("RandomShuffle", "StatelessShuffle", always=True)
 def shuffle(step: Step) -> Results:
-    """Keeps the cut of the value, which is gathered. Each replica shuffles all.
+    """Keeps the shard of the value, which is gathered. Each replica shuffles all.
 
     With a hidden state the first replica does, and sends it to the others.
     """
     value = step.inputs[0]
-    whole = on_first(step)[0].local if step.op.is_stateful else emitted_whole(step)
+    whole = on_first(step)[0].local if step.op.is_stateful else emitted_replicated(step)
     return sliced(step, whole, value.shape, value.sharded)
 
 
 @rule("RandomIndexShuffle")
 def shuffled_index(step: Step) -> Results:
-    """Keeps the cut of the indices. Sends nothing."""
+    """Keeps the shard of the indices. Sends nothing."""
     index, *others = step.inputs
     layout = index.sharded
     if layout is None or index.rank != 1:
@@ -143,10 +143,10 @@ def shuffled_index(step: Step) -> Results:
 
 
 def asked_for(step: Step) -> tuple[list[SizeLike | None], Sharded | None]:
-    """Returns the sizes that the shape vector asks for, and the cut of the one batch among them.
+    """Returns the sizes that the shape vector asks for, and the shard of the one batch among them.
 
-    Any cut is right. A number is taken for a batch only along axis 0, where the program fixes the
-    batch's length. The cut is None where there is no batch, or more than one. There are no sizes
+    Any shard is right. A number is taken for a batch only along axis 0, where the program fixes the
+    batch's length. The shard is None where there is no batch, or more than one. There are no sizes
     where nothing is known of the vector.
     """
     place = _place_of_shape(step)
@@ -174,17 +174,17 @@ def _place_of_shape(step: Step) -> int | None:
     return names.index("shape") if "shape" in names else None
 
 
-def drawn_whole(step: Step) -> Results:
-    """Draws all on every replica, which keeps its part of the cut that the shape asks for."""
+def drawn_replicated(step: Step) -> Results:
+    """Draws all on every replica, which keeps its part of the shard that the shape asks for."""
     shape, layout = asked_for(step)
-    return sliced(step, emitted_whole(step), shape or None, layout)
+    return sliced(step, emitted_replicated(step), shape or None, layout)
 
 
-def emitted_whole(step: Step) -> Output:
+def emitted_replicated(step: Step) -> Output:
     """Writes a draw on every replica, with whole inputs."""
     step.require_sums(step.inputs)
-    step.note_whole(_WHY)
-    return step.emit([step.whole(tensor, _WHY) for tensor in step.inputs])[0]
+    step.note_gathered(_WHY)
+    return step.emit([step.replicated(tensor, _WHY) for tensor in step.inputs])[0]
 
 
 def sliced(
@@ -195,5 +195,5 @@ def sliced(
         return step.results([whole], REPLICATED, [shape])
     own = step.part(Tensor(whole, REPLICATED, shape), layout)
     results = step.results([own], layout, [shape])
-    results[0].whole = whole
+    results[0].replicated = whole
     return results

@@ -22,7 +22,7 @@ def forward(step: Step) -> Results:
 
 @rule("CudnnRNNBackpropV3")
 def backward(step: Step) -> Results:
-    """Keeps the rows of the sequences; the gradient of the weights is a summand. Sends nothing."""
+    """Keeps the rows of the sequences; the gradient of the weights is a partial. Sends nothing."""
     if any(step.inputs[index].layout != LOCAL for index in _KEPT):
         return on_first(step)
     return _by_sequence(step, _KEPT[0])
@@ -39,11 +39,11 @@ def _by_sequence(step: Step, operands: int) -> Results:
     found = None if step.op.attr("dropout") else on_rows(step, places)
     if found is None:
         return on_first(step)
-    cut, given = found
+    layout, given = found
     outputs = step.emit(given)
-    own = cut.at(axis)
+    own = layout.at(axis)
     layouts: list[Layout] = [own, own, own if step.op.outputs[2].shape.rank else LOCAL]
     if step.op.type == "CudnnRNNV3":
         return step.results(outputs, [*layouts, LOCAL, LOCAL])
-    outputs[-1] = step.masked(outputs[-1], cut)
+    outputs[-1] = step.masked(outputs[-1], layout)
     return step.results(outputs, [*layouts, PARTIAL])

@@ -1,4 +1,7 @@
-"""Reductions: within the examples each replica reduces its own; over the batch the results meet."""
+"""Reductions: within the examples each replica reduces its own; over the batch they are combined.
+
+A mean over the batch and its variance come from one sum.
+"""
 
 import math
 from collections.abc import Sequence
@@ -7,8 +10,8 @@ import tensorflow as tf
 
 from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Sharded
+from tfdp.partition.moment_patterns import Moments
 from tfdp.partition.program_record import Content
-from tfdp.partition.rules.moments import can_be_summed_at_once, mean_of
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.rules.rowwise import can_be_summed, is_waiting
 from tfdp.partition.sizes import SizeLike
@@ -19,7 +22,9 @@ _HALVES = (tf.float16, tf.bfloat16)
 
 @rule("Sum", partial=True)
 def total(step: Step) -> Results:
-    """Keeps a cut of another axis; over the batch, and of summands, a summand. Sends nothing then.
+    """Keeps a shard of another axis; over the batch, and of partials, gives a partial.
+
+    Sends nothing then.
 
     A scalar in half precision is summed in float32, as one device does, and a small whole number as
     such: each replica sends its result.
@@ -44,9 +49,11 @@ def total(step: Step) -> Results:
 
 @rule("Mean", partial=True)
 def mean(step: Step) -> Results:
-    """Keeps a cut of another axis; over the batch, and of summands, a summand. Sends nothing then.
+    """Keeps a shard of another axis; over the batch, and of partials, gives a partial.
 
-    The summand is the sum, in float32 or wider, divided by the number of the whole batch's entries.
+    Sends nothing then.
+
+    The partial is the sum, in float32 or wider, divided by the number of the whole batch's entries.
     A scalar in half precision is rounded to it once, as one device does: each replica sends it in
     float32. A mean with its variance is whole, and so is that: see `moments`.
     """
@@ -80,7 +87,7 @@ def mean(step: Step) -> Results:
 
 @rule("Max", "Min", "Prod", "All", "Any", "EuclideanNorm")
 def meeting_reduction(step: Step) -> Results:
-    """Keeps a cut of another axis. Over the batch it is whole: each replica sends its result."""
+    """Keeps a shard of another axis. Over the batch each replica sends its result to all."""
     found = _reduced(step)
     if found is None:
         return None
@@ -95,7 +102,7 @@ def meeting_reduction(step: Step) -> Results:
 
 @rule("L2Loss")
 def l2_loss(step: Step) -> Results:
-    """Gives a summand of half the sum of squares. Sends nothing.
+    """Gives a partial of half the sum of squares. Sends nothing.
 
     In half precision each replica sends its result in float32.
     """
@@ -138,7 +145,7 @@ def meeting(
 
 
 def _met(step: Step, layout: Sharded, local: Output, type_: str) -> Results:
-    """Returns the whole result of replicas' results, in the dtype of the operation's output."""
+    """Reduces the replicas' results to the replicated one, in the dtype of the output."""
     masked = step.masked(local, layout, _neutral(type_, local.dtype))
     met = meeting(step, masked, type_, step.shapes()[0] or ())
     return step.results([step.write.cast(met, step.op.outputs[0].dtype)], REPLICATED)
@@ -167,7 +174,7 @@ def _axes(step: Step) -> list[int] | None:
 
 
 def _reduced(step: Step) -> tuple[Sharded, list[int]] | None:
-    """Returns the operand's cut and the axes that are reduced, where both are known."""
+    """Returns the operand's shard and the axes that are reduced, where both are known."""
     layout, axes = step.inputs[0].sharded, _axes(step)
     return None if layout is None or axes is None else (layout, axes)
 
@@ -194,7 +201,7 @@ def _is_scalar(step: Step) -> bool:
 
 
 def _count(step: Step, tensor: Tensor, axes: Sequence[int], dtype: tf.DType) -> Output:
-    """Returns how many entries of the whole tensor are reduced to one.
+    """Returns how many entries of the global tensor are reduced to one.
 
     It is multiplied in float64, which holds whole numbers that are too large for int32.
     """
@@ -205,3 +212,62 @@ def _count(step: Step, tensor: Tensor, axes: Sequence[int], dtype: tf.DType) -> 
         if not isinstance(size, int):
             count = step.write.multiply(count, step.write.cast(step.size(size), tf.float64))
     return step.write.cast(count, dtype)
+
+
+def can_be_summed_at_once(step: Step, layout: Sharded) -> bool:
+    """Returns whether moments are from one sum; float64 has no digits to spare for that."""
+    is_of_replicas = step.program.num_replicas > 1 and not layout.is_fixed
+    return is_of_replicas and step.inputs[0].dtype == tf.float32
+
+
+def mean_of(
+    step: Step,
+    moments: Moments,
+    layout: Sharded,
+    axes: Sequence[int],
+    count: Output,
+) -> Output:
+    """Returns the whole mean of the operation's operand x, and keeps the variance.
+
+    1. Of its n entries of N each replica computes the mean m in float32, and of x - m, which is
+       small, the mean d and the norm e.
+    2. The replicas sum n/N (m + d, m^2 + 2 m d + e^2/n) in float64: the mean of all x, and that of
+       their squares.
+    3. The variance is the second less the first's square.
+
+    Float64 has the digits that this difference loses, up to means at which float32 has none for a
+    variance; and d has those of the mean that m lacks.
+
+    Args:
+      step: The operation.
+      moments: What it is one of.
+      layout: The operand's shard.
+      axes: The axes that are reduced, one of which is sharded.
+      count: N, in float64.
+
+    Raises:
+      Waiting: The partials are not summed yet.
+    """
+    write = step.write
+    if moments.partial is None:
+        shape = step.shapes()[0] or ()
+        moments.partial = Tensor(_partial(step, layout, axes, count), PARTIAL, [2, *shape])
+    both = step.replicated(moments.partial)
+    mean, squares = (write.element(both, index) for index in range(2))
+    variance = write.maximum(write.subtract(squares, write.multiply(mean, mean)), 0)
+    moments.variance = write.cast(variance, tf.float32)
+    return write.cast(mean, tf.float32)
+
+
+def _partial(step: Step, layout: Sharded, axes: Sequence[int], count: Output) -> Output:
+    write, rows, place = step.write, step.inputs[0].local, step.place(layout)
+    m = write.reduce("Mean", rows, axes, keep=True)
+    rest = write.subtract(rows, m)
+    d, e = (write.reduce(kind, rest, axes, keep=True) for kind in ("Mean", "EuclideanNorm"))
+    m, d, e = (write.cast(each, tf.float64) for each in (m, d, e))
+    share = write.divide(*(write.cast(each, tf.float64) for each in (place.count, place.total)))
+    squares = write.divide(write.multiply(e, e), write.multiply(share, count))
+    squares = write.add(squares, write.multiply(m, write.add(m, write.multiply(d, 2))))
+    # Of no examples they are no numbers, as on one device: what has a share is masked.
+    both = step.masked(write.stack([write.add(m, d), squares]), layout)
+    return write.multiply(both, share)

@@ -11,7 +11,7 @@ import numpy as np
 from tfdp.partition.emit.writer import Output, Writer, unique_name
 from tfdp.partition.layouts import LOCAL, Layout, Sharded
 from tfdp.partition.moment_patterns import Moments
-from tfdp.partition.program_record import Whole
+from tfdp.partition.program_record import Gathered
 from tfdp.partition.shape_inference import known_values
 from tfdp.partition.shape_inference.known_shapes import Shape
 from tfdp.partition.sizes import SizeLike
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tfdp.partition.propagation import Propagation
 
 # What a rule returns: the operation's outputs, or None where it cannot keep the layouts: then the
-# operation is computed whole.
+# operation is computed on the gathered batch.
 Results: TypeAlias = Sequence[Tensor] | None
 
 # Of these TensorFlow's own kernels for CPUs lack variants, such as gradients of convolutions in
@@ -39,9 +39,9 @@ class OperationRule:
       write: Writes it, given a `Step`.
       always: Whether it is asked where all inputs are replicated, too. Other operations are
         written as they are there.
-      partial: Whether it is given summands. Otherwise they are summed before.
+      partial: Whether it is given partials. Otherwise they are summed before.
       apart: Whether its inputs have nothing to do with each other, such as a branch's. Of others
-        weights that are cut are whole beside rows of a batch.
+        weights that are sharded are gathered beside rows of a batch.
     """
 
     write: Callable[[Step], Results]
@@ -85,8 +85,8 @@ class Step(VariableRedistribution):
       source: The operation.
       inputs: Its inputs.
       moments: What it is one of, if it is; see `moments`.
-      is_whole: Whether every replica computes it on whole tensors, though some were sharded.
-      is_after: Whether every replica computes it alike, of what was computed whole.
+      is_whole: Whether every replica computes it on replicated tensors, though some were sharded.
+      is_after: Whether every replica computes it alike, of what was computed on the gathered batch.
       cause: What that was, or the operation itself.
     """
 
@@ -102,18 +102,19 @@ class Step(VariableRedistribution):
         super().__init__(walk.program, walk.writer)
         self.walk, self.op, self.inputs, self.moments = walk, op, list(inputs), moments
         self.is_whole = self.is_after = False
-        self.cause: Whole | None = None
+        self.cause: Gathered | None = None
 
-    def note_whole(self, reason: str) -> None:
+    def note_gathered(self, reason: str) -> None:
         """Records, before inputs are gathered, that every replica computes the operation on all.
 
         Args:
           reason: Why it must.
         """
-        cuts = [tensor.sharded for tensor in self.inputs if tensor.sharded is not None]
-        self.is_whole = any(not cut.is_fixed for cut in cuts)  # all have weights on one device, too
+        layouts = [tensor.sharded for tensor in self.inputs if tensor.sharded is not None]
+        # On one device all have weights, too.
+        self.is_whole = any(not layout.is_fixed for layout in layouts)
         if self.is_whole:
-            self.cause = Whole.of(self.op, reason, self.inputs)
+            self.cause = Gathered.of(self.op, reason, self.inputs)
             self.program.report.whole.append(self.cause)
 
     def emit(self, inputs: Sequence[Output | Tensor], **attrs: Any) -> list[Output]:
@@ -149,7 +150,7 @@ class Step(VariableRedistribution):
         Args:
           outputs: What the replica has computed.
           layout: The layout of all, or of each.
-          shapes: The sizes of the whole tensors, where they do not follow from the inputs'.
+          shapes: The sizes of the global tensors, where they do not follow from the inputs'.
           entries: Their values, where the rule knows them.
         """
         layouts = list(layout) if isinstance(layout, Sequence) else [layout] * len(outputs)
@@ -161,7 +162,7 @@ class Step(VariableRedistribution):
             if own != LOCAL and said is not None:
                 shape = _merged(shape, said)
             if isinstance(own, Sharded):
-                self.program.cuts[own.batch, own.length] = own
+                self.program.latest_layouts[own.batch, own.length] = own
                 if shape is not None:
                     shape[own.axis] = own.length
             found.append(Tensor(output, own, shape, entries[index] if entries else None))
@@ -172,13 +173,13 @@ class Step(VariableRedistribution):
         return known_values.shapes(self.op, self.inputs) or [None] * len(self.op.outputs)
 
     def shape_with(self, vector: Tensor, axis: int, count: Output) -> Output:
-        """Returns a shape vector of the whole tensor, with another number for one axis."""
+        """Returns a shape vector of the global tensor, with another number for one axis."""
         write, dtype = self.write, vector.dtype
         sizes = vector.sizes()
         known = sizes is not None and all(
             isinstance(size, int) for at, size in enumerate(sizes) if at != axis
         )
-        whole, rank = self.whole(vector), _length(vector)
+        whole, rank = self.replicated(vector), _length(vector)
         values: list[Any] = [
             sizes[at] if known and sizes is not None else write.element(whole, at)
             for at in range(rank)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from tfdp.partition.layouts import REPLICATED, Sharded
-from tfdp.partition.marks import BORDER
+from tfdp.partition.marks import BOUNDARY
 from tfdp.partition.program_record import PRODUCTS
-from tfdp.partition.rules.filling import cut
+from tfdp.partition.rules.filling import layout_of_sizes
 from tfdp.partition.rules.registry import Step
 from tfdp.partition.sizes import SizeLike
 from tfdp.partition.tensors import Tensor
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 _NO_VALUES = (tf.resource, tf.variant)
 
 
-def of_wholes(step: Step) -> Step | None:
-    """Returns the operation on the whole of what is cut again; None: it is to be on parts alone."""
-    if step.op.is_stateful or step.op.type in (*PRODUCTS, BORDER) or not _is_of_values(step):
+def of_gathered(step: Step) -> Step | None:
+    """Returns the operation on gathered tensors that were resharded; None: on shards alone."""
+    if step.op.is_stateful or step.op.type in (*PRODUCTS, BOUNDARY) or not _is_of_values(step):
         return None
-    if not any(map(_is_cut_again, step.inputs)) or not all(
-        tensor.layout == REPLICATED or _is_cut_again(tensor) for tensor in step.inputs
+    if not any(map(_is_resharded, step.inputs)) or not all(
+        tensor.layout == REPLICATED or _is_resharded(tensor) for tensor in step.inputs
     ):
         return None
     wholes = []
     for tensor in step.inputs:
-        assert tensor.whole is not None
-        wholes.append(Tensor(tensor.whole, REPLICATED, tensor.shape, tensor.entries))
+        assert tensor.replicated is not None
+        wholes.append(Tensor(tensor.replicated, REPLICATED, tensor.shape, tensor.entries))
     return Step(step.walk, step.op, wholes)
 
 
 def follow(step: Step, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-    """Notes of whole results that they are of a batch's examples, and cuts those that can be.
+    """Notes which replicated results are of a batch's examples, and shards those that can be.
 
     Args:
       step: The operation, written.
@@ -68,12 +68,12 @@ def follow(step: Step, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> N
 def sharding_of(
     program: ProgramBuilder, writer: Writer, shape: Sequence[SizeLike | None] | None
 ) -> Sharded | None:
-    """Returns the cut of the first axis that certainly has a multiple of a batch's length."""
+    """Returns the shard of the first axis that certainly has a multiple of a batch's length."""
     for axis, size in enumerate(shape or ()):
         fixed = [each for each in program.places if not axis and each.length == size]
-        layout = Sharded(0, fixed[0]) if fixed else cut([size])
+        layout = Sharded(0, fixed[0]) if fixed else layout_of_sizes([size])
         if layout is not None and program.knows(writer, layout.inner):
-            return program.cuts.get((layout.batch, layout.length), layout).at(axis)
+            return program.latest_layouts.get((layout.batch, layout.length), layout).at(axis)
     return None
 
 
@@ -89,5 +89,5 @@ def _is_of_batch(tensor: Tensor) -> bool:
     return tensor.cause is not None and tensor.layout == REPLICATED and tensor.rank != 0
 
 
-def _is_cut_again(tensor: Tensor) -> bool:
-    return tensor.cause is not None and tensor.sharded is not None and tensor.whole is not None
+def _is_resharded(tensor: Tensor) -> bool:
+    return tensor.cause is not None and tensor.sharded is not None and tensor.replicated is not None

@@ -21,7 +21,6 @@ _SUMMED = (
 
 
 def has_partials(step: Step) -> bool:
-    """Returns whether an input is partial."""
     return any(tensor.layout == PARTIAL for tensor in step.inputs)
 
 
@@ -72,9 +71,9 @@ def on_aligned(step: Step, mixed: int = 0) -> tuple[Sharded, list[Output]] | Non
 def on_rows(
     step: Step, places: Mapping[int, int], broadcast: Collection[int] = ()
 ) -> tuple[Sharded, list[Output]] | None:
-    """Returns the cut of the largest operand with rows, and what a replica gives for each operand.
+    """Returns the largest operand's shard, and what a replica gives for each operand.
 
-    Operands without rows are made whole. So are those whose rows are cut otherwise; the replica's
+    Operands without rows are gathered. So are those whose rows are sharded otherwise; the replica's
     part of them is taken.
 
     Args:
@@ -83,18 +82,18 @@ def on_rows(
       broadcast: The operands that may have one row for all.
 
     Returns:
-      The cut and the operands; None, before anything is written, if no operand is cut along its
-      rows, or if it is not known of one whether it has as many as the others.
+      The shard and the operands; None, before anything is written, if no operand is sharded along
+      its rows, or if it is not known of one whether it has as many as the others.
     """
-    cuts = [
+    layouts = [
         (estimate(tensor.shape), tensor.sharded)
         for tensor, axis in ((step.inputs[index], axis) for index, axis in places.items())
         if tensor.sharded is not None and tensor.sharded.axis == axis
     ]
-    if not cuts or any(step.inputs[index].rank is None for index in places):
+    if not layouts or any(step.inputs[index].rank is None for index in places):
         return None
-    cut = max(cuts, key=lambda each: each[0])[1]
-    own = {index: cut.at(axis) for index, axis in places.items()}
+    sharding = max(layouts, key=lambda each: each[0])[1]
+    own = {index: sharding.at(axis) for index, axis in places.items()}
     alone = set()
     for index, layout in own.items():
         tensor = step.inputs[index]
@@ -108,26 +107,26 @@ def on_rows(
             alone.add(index)
         elif size != layout.length:
             return None
-    why = "its operands are cut otherwise"
+    why = "its operands are sharded otherwise"
     operands = [
         tensor.local
         if tensor.layout == LOCAL
         else step.part(tensor, own[index], why)
         if index in own and index not in alone
-        else step.whole(tensor, f"all rows of {step.op.type} need this operand")
+        else step.replicated(tensor, f"all rows of {step.op.type} need this operand")
         for index, tensor in enumerate(step.inputs)
     ]
-    return cut, operands
+    return sharding, operands
 
 
 def partials(
     step: Step, layout: Sharded, operands: Sequence[Output], contracted: Sequence[int]
 ) -> list[Output]:
-    """Writes an operation that contracts rows; stand-ins add zeros to what it gives.
+    """Writes an operation that contracts rows; padding rows add zeros to what it gives.
 
     Args:
       step: The operation, which gives zeros if any of its contracted operands is zeros.
-      layout: A cut of the batch.
+      layout: A shard of the batch.
       operands: What the replica gives for each operand.
       contracted: The numbers of the operands whose rows are contracted.
     """
@@ -152,17 +151,17 @@ def local_rows(step: Step, numbers: Tensor, rows: Sharded) -> Output:
 
 
 def estimate(shape: Sequence[SizeLike | None] | None) -> int:
-    """Returns about how many elements a whole tensor has, to tell large tensors from small ones."""
+    """Returns about how many elements the global tensor has, by which large ones are known."""
     if shape is None:
         return _SOME * _SOME
     return math.prod(size if isinstance(size, int) else _SOME for size in shape)
 
 
 def can_be_summed(dtype: tf.DType) -> bool:
-    """Returns whether replicas can hold summands of a tensor of this dtype."""
+    """Returns whether replicas can hold partials of a tensor of this dtype."""
     return dtype in _SUMMED
 
 
 def is_waiting(tensor: Tensor) -> bool:
-    """Returns whether a tensor is a summand that is not summed yet."""
-    return tensor.layout == PARTIAL and tensor.whole is None
+    """Returns whether a tensor is a partial that is not summed yet."""
+    return tensor.layout == PARTIAL and tensor.replicated is None

@@ -1,8 +1,8 @@
 """Entries of tensors, written or added up by their indices.
 
-What each replica adds up of its examples is a summand, if the result has no axis of the batch. Sums
-whose result is as long as a batch are computed whole: the summands would be longer than what they
-are made of.
+What each replica adds up of its examples is a partial, if the result has no axis of the batch. Sums
+whose result is as long as a batch are computed on the gathered batch: the partials would be longer
+than what they are made of.
 """
 
 from typing import Any
@@ -23,10 +23,10 @@ from tfdp.partition.tensors import Tensor
 
 @rule("ScatterNd", partial=True)
 def scatter(step: Step) -> Results:
-    """Adds up a replica's updates: a summand. Updates cut along other axes keep the cut.
+    """Adds up a replica's updates: a partial. Updates sharded along other axes keep the shard.
 
     So do those of a result as long as the batch where each example names itself. Sends nothing,
-    unless indices or updates are cut otherwise than the other.
+    unless indices or updates are sharded otherwise than the other.
     """
     indices, updates, to = step.inputs
     if has_partials(step):
@@ -40,7 +40,7 @@ def scatter(step: Step) -> Results:
         if sizes[result.axis] != own.length:
             return None
         local = step.shape_with(to, result.axis, step.entries(result))
-        return step.results(step.emit([step.whole(indices), updates.local, local]), result)
+        return step.results(step.emit([step.replicated(indices), updates.local, local]), result)
     if layout is not None and sizes[0] == layout.length and fits(updates, layout):
         places = own_places(step, 0, layout)
         if places is not None:
@@ -52,15 +52,15 @@ def scatter(step: Step) -> Results:
     added = _added(step, indices, updates, layout)
     if added is None:
         return None
-    return step.results(step.emit([*added, step.whole(to)]), PARTIAL)
+    return step.results(step.emit([*added, step.replicated(to)]), PARTIAL)
 
 
 @rule("TensorScatterAdd", "TensorScatterSub", partial=True)
 def scatter_add(step: Step) -> Results:
-    """Adds a replica's updates to a tensor, which is added once: a summand.
+    """Adds a replica's updates to a tensor, which is added once: a partial.
 
-    A tensor that is cut along an axis that no index names keeps the cut. Sends nothing, unless
-    indices or updates are cut otherwise than the other.
+    A tensor that is sharded along an axis that no index names keeps the shard. Sends nothing,
+    unless indices or updates are sharded otherwise than the other.
     """
     tensor, indices, updates = step.inputs
     if PARTIAL in (indices.layout, updates.layout):
@@ -84,7 +84,7 @@ def scatter_add(step: Step) -> Results:
 
 @rule("TensorScatterUpdate", "TensorScatterMax", "TensorScatterMin")
 def scatter_update(step: Step) -> Results:
-    """Keeps the cut of an axis that no index names, or where each example names itself.
+    """Keeps the shard of an axis that no index names, or where each example names itself.
 
     Sends nothing.
     """
@@ -93,9 +93,9 @@ def scatter_update(step: Step) -> Results:
 
 @rule("UnsortedSegmentSum", partial=True)
 def segment_sum(step: Step) -> Results:
-    """Adds up a replica's examples: a summand. Data cut along other axes keep the cut.
+    """Adds up a replica's examples: a partial. Data sharded along other axes keep the shard.
 
-    Sends nothing, unless data and segments are cut otherwise.
+    Sends nothing, unless data and segments are sharded otherwise.
     """
     data, segments, _ = step.inputs
     if has_partials(step):
@@ -113,9 +113,9 @@ def segment_sum(step: Step) -> Results:
 
 @rule("UnsortedSegmentMax", "UnsortedSegmentMin", "UnsortedSegmentProd")
 def segment_extreme(step: Step) -> Results:
-    """Gives the whole result: each replica sends that of its examples.
+    """Gives the replicated result: each replica sends that of its examples.
 
-    Data cut along an axis that has no segments keep the cut, and nothing is sent.
+    Data sharded along an axis that has no segments keep the shard, and nothing is sent.
     """
     data, segments, _ = step.inputs
     layout = _spot(segments, data)
@@ -132,7 +132,7 @@ def segment_extreme(step: Step) -> Results:
 
 @rule("SegmentSum", "SegmentMean", "SegmentSumV2", partial=True)
 def sorted_segment_sum(step: Step) -> Results:
-    """Keeps the cut of data along an axis that has no segments; keeps summands.
+    """Keeps the shard of data along an axis that has no segments; keeps partials.
 
     So do segments that are the rows of a batch, each with entries. Sends nothing.
     """
@@ -150,7 +150,7 @@ def sorted_segment_sum(step: Step) -> Results:
     "SegmentProdV2",
 )
 def sorted_segment_extreme(step: Step) -> Results:
-    """Keeps the cut of data along an axis that has no segments. Sends nothing."""
+    """Keeps the shard of data along an axis that has no segments. Sends nothing."""
     return _segments_beside(step)
 
 
@@ -161,17 +161,17 @@ def _own_segments(step: Step, layout: Sharded) -> Output | None:
         return None
     # What stands in for an example is in no segment: negative ones are left out.
     own = step.masked(part(step, segments, layout), layout, -1)
-    (output,) = step.emit([part(step, data, layout), own, step.whole(count)])
+    (output,) = step.emit([part(step, data, layout), own, step.replicated(count)])
     return output
 
 
 def _segments_beside(step: Step) -> Results:
-    """Writes sums of segments of data that are cut along another axis than the segments lie."""
+    """Writes sums of segments of data that are sharded along another axis than the segments lie."""
     data, segments, *count = step.inputs
     layout = data.sharded
     if layout is None or segments.rank is None or layout.axis < segments.rank:
         return None
-    outputs = step.emit([data.local, *map(step.whole, (segments, *count))])
+    outputs = step.emit([data.local, *map(step.replicated, (segments, *count))])
     return step.results(outputs, layout.at(layout.axis - segments.rank + 1))
 
 
@@ -189,7 +189,7 @@ def _scattered_into_own(step: Step) -> Results:
 
 
 def _scattered_beside(step: Step) -> Results:
-    """Writes updates into a tensor that is cut along an axis that no index names."""
+    """Writes updates into a tensor that is sharded along an axis that no index names."""
     tensor, indices, updates = step.inputs
     depth, last = depth_of(indices), _last(indices)
     if depth is None or last is None or tensor.rank is None or updates.rank is None:
@@ -202,12 +202,12 @@ def _scattered_beside(step: Step) -> Results:
     beside = layout.at(layout.axis - depth + last)
     if not (fits(tensor, layout) and fits(updates, beside)):
         return None
-    operands = [part(step, tensor, layout), step.whole(indices), part(step, updates, beside)]
+    operands = [part(step, tensor, layout), step.replicated(indices), part(step, updates, beside)]
     return step.results(step.emit(operands), layout)
 
 
 def _scattered_partials(step: Step) -> Results:
-    """Writes or adds summands into one another; a whole operand joins them on the first replica."""
+    """Writes or adds partials into one another, a replicated operand on the first replica."""
     tensor, indices, updates = step.inputs
     if indices.layout != REPLICATED:
         return None
@@ -230,7 +230,7 @@ def _added(step: Step, indices: Tensor, updates: Tensor, layout: Sharded) -> lis
 
 
 def _spot(indices: Tensor, values: Tensor) -> Sharded | None:
-    """Returns the cut of the values, which are larger, or else that of the indices."""
+    """Returns the shard of the values, which are larger, or else that of the indices."""
     return values.sharded or indices.sharded
 
 

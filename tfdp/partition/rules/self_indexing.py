@@ -1,7 +1,7 @@
 """Indices by which each example names itself, as `tf.stack([tf.range(n), chosen], 1)` has them.
 
-Their first coordinate counts the examples. What they index of a tensor that is cut along its first
-axis is a replica's own, so nothing is sent.
+Their first coordinate counts the examples. What they index of a tensor that is sharded along its
+first axis is a replica's own, so nothing is sent.
 """
 
 import numpy as np
@@ -25,7 +25,7 @@ def own_places(step: Step, position: int, layout: Sharded | None) -> Output | No
     Args:
       step: The operation.
       position: Which of its inputs the indices are.
-      layout: The cut of what is indexed.
+      layout: The shard of what is indexed.
     """
     indices, source = step.inputs[position], step.op.inputs[position]
     if layout is None or (layout.axis, layout.inner, layout.outer) != (0, 1, 1):

@@ -1,8 +1,8 @@
 """Sparse tensors of which each replica has the entries of its rows.
 
 Entries are a batch of their own: the replica's are those in its rows of another one. Results that
-have rows are cut as that one is, and nothing but numbers of entries is sent. Where it is not
-certain that entries lie in a replica's own rows, the operation is computed whole.
+have rows are sharded as that one is, and nothing but numbers of entries is sent. Where it is not
+certain that entries lie in a replica's own rows, the operation is computed on the gathered batch.
 """
 
 from collections.abc import Sequence
@@ -30,14 +30,14 @@ def fill_empty_rows(step: Step) -> Results:
         return None
     write, rows = step.write, Sharded(0, names.batch)
     own = [*_entries(step, indices, values, names), _local_shape(step, shape, rows)]
-    filled, texts, were_empty, places = step.emit([*own, step.whole(default)])
+    filled, texts, were_empty, places = step.emit([*own, step.replicated(default)])
     before = step.place(indices.sharded or rows)
     count = write.element(write.shape(texts), 0)
     has_rows = write.greater(step.place(rows).count, 0)
     entries = Batch(f"{names.entries.name}_filled")
     step.program.places[entries], _ = place_of(step, [write.select(has_rows, count, 0)], count)
     layout = Sharded(0, entries)
-    # A replica without entries has a stand-in also in what tells where its entries went.
+    # A replica without entries has a padding row also in what tells where its entries went.
     zeros = write.slice(write.pack([0], tf.int64), [0], [write.subtract(before.rows, before.count)])
     places = write.add(places, write.cast(step.place(layout).start, tf.int64))
     places = write.concat([places, zeros], 0)
@@ -52,8 +52,8 @@ def fill_empty_rows(step: Step) -> Results:
 
 @rule("SparseTensorDenseMatMul")
 def sparse_product(step: Step) -> Results:
-    """Multiplies a replica's rows: rows of the product, or, transposed, a summand. Sends nothing,
-    unless the other operand's rows are cut otherwise.
+    """Multiplies a replica's rows: rows of the product, or, transposed, a partial. Sends nothing,
+    unless the other operand's rows are sharded otherwise.
     """
     indices, values, shape, other = step.inputs
     names = _names(indices, values, shape)
@@ -62,7 +62,7 @@ def sparse_product(step: Step) -> Results:
     rows = Sharded(0, names.batch)
     own = [*_entries(step, indices, values, names), _local_shape(step, shape, rows)]
     if not step.op.attr("adjoint_a"):
-        return step.results(step.emit([*own, step.whole(other, "all rows need it")]), rows)
+        return step.results(step.emit([*own, step.replicated(other, "all rows need it")]), rows)
     if not fits(other, rows):
         return None
     return step.results(step.emit([*own, part(step, other, rows)]), PARTIAL)
@@ -77,20 +77,21 @@ def to_dense(step: Step) -> Results:
         return None
     rows = Sharded(0, names.batch)
     own, texts = _entries(step, indices, values, names)
-    outputs = step.emit([own, _local_shape(step, shape, rows), texts, step.whole(default)])
+    outputs = step.emit([own, _local_shape(step, shape, rows), texts, step.replicated(default)])
     return step.results(outputs, rows)
 
 
 @rule("Unique")
 def unique(step: Step) -> Results:
-    """Finds them in the whole tensor; of where each went a replica keeps its own."""
+    """Finds them in the gathered tensor; of where each went a replica keeps its own."""
     (tensor,) = step.inputs
     layout = tensor.sharded
     if layout is None or tensor.rank != 1:
         return None
     reason = "what is in it once must be found in all of it"
-    step.note_whole(reason)
-    found, places = step.emit([step.whole(tensor, f"Unique is computed whole: {reason}")])
+    step.note_gathered(reason)
+    why = f"Unique is computed on the gathered batch: {reason}"
+    found, places = step.emit([step.replicated(tensor, why)])
     whole = Tensor(places, REPLICATED, tensor.shape)
     return step.results([found, step.part(whole, layout)], [REPLICATED, layout])
 
@@ -111,8 +112,8 @@ def _names(indices: Tensor, values: Tensor, shape: Tensor) -> RowIds | None:
     names = indices.names
     if names is None or names.what != INDICES or indices.layout != Sharded(0, names.entries):
         return None
-    is_cut = values.layout == indices.layout and values.rank == 1
-    return names if is_cut and shape.names == names.of_shape() else None
+    is_sharded = values.layout == indices.layout and values.rank == 1
+    return names if is_sharded and shape.names == names.of_shape() else None
 
 
 def _entries(step: Step, indices: Tensor, values: Tensor, names: RowIds) -> list[Output]:
@@ -140,7 +141,7 @@ def place_of(step: Step, numbers: Sequence[Output], rows: Output) -> tuple[Place
     Args:
       step: The operation.
       numbers: How many entries it has, and other numbers that it is to tell, all int32.
-      rows: How many entries it holds, a stand-in counted.
+      rows: How many entries it holds, a padding row counted.
 
     Returns:
       The place, and of each of the other numbers a vector of all replicas'.

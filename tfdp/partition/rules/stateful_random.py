@@ -5,7 +5,7 @@ it alike. Other states are hidden in the operation: the first replica draws for 
 """
 
 from tfdp.partition.layouts import REPLICATED
-from tfdp.partition.rules.random import asked_for, drawn_whole, sliced
+from tfdp.partition.rules.random import asked_for, drawn_replicated, sliced
 from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.rules.side_effects import on_first
 from tfdp.partition.tensors import Tensor
@@ -43,19 +43,19 @@ CANDIDATES = [
 
 @rule(*OF_A_GENERATOR, always=True, partial=True)
 def of_a_generator(step: Step) -> Results:
-    """Gives the cut that the shape asks for; each replica draws all from its copy of the state.
+    """Gives the shard that the shape asks for; each replica draws all from its copy of the state.
 
     Parameters are summed or gathered first.
     """
     _require_equal_states(step)
-    return drawn_whole(step)
+    return drawn_replicated(step)
 
 
 @rule("RngReadAndSkip", "RngSkip", always=True, partial=True)
 def skip(step: Step) -> Results:
     """Advances every replica's copy of a generator's state alike. Sends nothing."""
     _require_equal_states(step)
-    inputs = [step.whole(tensor, "it changes a generator's state") for tensor in step.inputs]
+    inputs = [step.replicated(tensor, "it changes a generator's state") for tensor in step.inputs]
     return step.results(step.emit(inputs), REPLICATED)
 
 
@@ -69,14 +69,14 @@ def _require_equal_states(step: Step) -> None:
 
 @rule(*HIDDEN_STATE, always=True)
 def hidden_state(step: Step) -> Results:
-    """Gives the cut that the shape asks for. The first replica draws, and sends all."""
+    """Gives the shard that the shape asks for. The first replica draws, and sends all."""
     shape, layout = asked_for(step)
     return sliced(step, on_first(step)[0].local, shape or None, layout)
 
 
 @rule(*HIDDEN_STATE_BY_PARAMETER, always=True)
 def hidden_state_by_parameter(step: Step) -> Results:
-    """Gives the cut that the shape asks for, or the parameter's. The first draws, and sends all."""
+    """Gives the shard that the shape asks for, or the parameter's. The first replica draws."""
     vector, parameter = step.inputs
     whole = on_first(step)[0].local
     axes, own = vector.sizes(), parameter.sharded
@@ -103,5 +103,5 @@ def candidates(step: Step) -> Results:
     found = step.results(
         [drawn, own, expected_of_drawn], [REPLICATED, layout, REPLICATED], [None, shape, None]
     )
-    found[1].whole = expected
+    found[1].replicated = expected
     return found

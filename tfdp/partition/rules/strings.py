@@ -1,7 +1,8 @@
 """Operations on text: most compute each element of their result from one element of the text.
 
-A stand-in may be an empty text, where no example is at hand. Operations that refuse such a text get
-another one in its place, or are computed whole where a replica may have no examples.
+A padding row may be an empty text, where no example is at hand. Operations that refuse such a text
+get another one in its place, or are computed on the gathered batch where a replica may have no
+examples.
 """
 
 import tensorflow as tf
@@ -14,17 +15,17 @@ from tfdp.partition.tensors import Tensor
 
 @rule("DecodeCSV")
 def decode_csv(step: Step) -> Results:
-    """Keeps the records' cut in each column, unless a replica may have none. Sends nothing."""
+    """Keeps the records' shard in each column, unless a replica may have none. Sends nothing."""
     records, *defaults = step.inputs
     layout = records.sharded
     if layout is None or step.program.may_lack_rows(layout.batch):
         return None
-    return step.results(step.emit([records, *map(step.whole, defaults)]), layout)
+    return step.results(step.emit([records, *map(step.replicated, defaults)]), layout)
 
 
 @rule("ParseExample", "ParseExampleV2")
 def parse(step: Step) -> Results:
-    """Keeps the cut where all features are dense and of fixed shapes. Sends nothing.
+    """Keeps the shard where all features are dense and of fixed shapes. Sends nothing.
 
     What else there is, is padded or numbered throughout the batch. Where a replica may have no
     records they are parsed whole.
@@ -52,5 +53,5 @@ def _names(step: Step, names: Tensor, layout: Sharded) -> Output | None:
     if names.rank != 1:
         return None
     if names.dim(0) == 0:
-        return step.whole(names)
+        return step.replicated(names)
     return step.part(names, layout) if names.dim(0) == layout.length else None

@@ -2,9 +2,9 @@
 
 The layout of a variable's handle says how the copies make the value:
 
-- replicated: all copies are the value. What is written is made whole first.
+- replicated: all copies are the value. What is written is gathered first.
 - partial: the value is the sum of the copies, as of `tf.VariableSynchronization.ON_READ` with
-  `tf.VariableAggregation.SUM`: summands are written without a collective.
+  `tf.VariableAggregation.SUM`: partials are written without a collective.
 - local: the value is the mean of the copies, as of ON_READ with MEAN.
 - sharded: each replica's copy is its part, by a `sizes.FixedCut`, for good.
 """
@@ -79,7 +79,7 @@ READS = ["VarIsInitializedOp", "DisableCopyOnRead"]
 
 @rule("ReadVariableOp", always=True, partial=True)
 def read(step: Step) -> Results:
-    """Gives the value: whole, a summand of it, or the replica's part. Sends nothing."""
+    """Gives the value: whole, a partial of it, or the replica's part. Sends nothing."""
     (handle,) = step.inputs
     (copy,) = step.emit([handle])
     if handle.layout == REPLICATED or handle.sharded:
@@ -104,15 +104,15 @@ def shape_of(step: Step) -> Results:
 
 @rule(*ASSIGNMENTS, always=True, partial=True)
 def assign(step: Step) -> Results:
-    """Writes the whole value, which is summed or gathered for it; of partial ones a summand, and
-    of those that are cut the replica's part.
+    """Writes the whole value, which is summed or gathered for it; of partial ones a partial, and
+    of those that are sharded the replica's part.
     """
     handle, value = step.inputs
     if handle.layout == PARTIAL:
         if value.layout == PARTIAL:
             step.emit([handle, value])
         else:
-            step.emit([handle, step.first_only(step.whole(value, _WRITTEN))])
+            step.emit([handle, step.first_only(step.replicated(value, _WRITTEN))])
         return []
     if handle.sharded:
         step.emit([handle, step.scattered(value, handle.sharded, _WRITTEN)])
@@ -126,27 +126,27 @@ def _written(step: Step, value: Tensor) -> Output:
     """Returns what every copy gets: the whole value; or its own, where replicas train alone."""
     if value.layout == LOCAL and step.program.communicator.keeps_partials:
         return value.local
-    return step.whole(value, _WRITTEN)
+    return step.replicated(value, _WRITTEN)
 
 
 @rule(*SCATTERS, always=True, partial=True)
 def scatter(step: Step) -> Results:
-    """Writes rows, which are made whole first; of a variable that is cut those of its part."""
+    """Writes rows, which are gathered first; of a variable that is sharded those of its part."""
     handle, indices, updates = step.inputs
     step.require_sums([indices, updates])
     places, rows = (_written(step, each) for each in (indices, updates))
-    cut = handle.sharded
-    if cut is None:
+    layout = handle.sharded
+    if layout is None:
         _check_has_copies(step, [handle])
-    elif cut.axis == 0:
-        places, rows = _of_part(step, cut, places, rows, indices.rank, updates.rank)
+    elif layout.axis == 0:
+        places, rows = _of_part(step, layout, places, rows, indices.rank, updates.rank)
     elif updates.rank is None or indices.rank is None:
         raise ValueError("it writes rows of an unknown number of axes to a part of a variable")
     elif updates.rank:  # a scalar is written to all
-        axis = indices.rank + cut.axis - 1
-        begin, count = step.start(cut), step.entries(cut)
+        axis = indices.rank + layout.axis - 1
+        begin, count = step.start(layout), step.entries(layout)
         rows = step.write.slice_axis(rows, updates.rank, axis, begin, count)
-    if cut is None:
+    if layout is None:
         deterministic_scatter.emit(step, [handle.local, places, rows])
     else:  # there is one copy of each part
         step.emit([handle.local, places, rows])
@@ -155,7 +155,7 @@ def scatter(step: Step) -> Results:
 
 def _of_part(
     step: Step,
-    cut: Sharded,
+    layout: Sharded,
     places: Output,
     rows: Output,
     rank_of_places: int | None,
@@ -167,14 +167,14 @@ def _of_part(
     """
     if rank_of_places != 1 or rank_of_rows is None:
         raise ValueError("it writes rows to a part of a variable by places of several axes")
-    assert isinstance(cut.batch, FixedShard)
-    write, dtype, inner = step.write, places.dtype, cut.batch.bounds[1:-1]
+    assert isinstance(layout.batch, FixedShard)
+    write, dtype, inner = step.write, places.dtype, layout.batch.bounds[1:-1]
     begins = write.constant([dtype.min, *inner], dtype)
     ends = write.constant([*inner, dtype.max], dtype)
     rank = step.program.rank
     begin, end = write.gather(begins, rank), write.gather(ends, rank)
     chosen = write.where(write.within(places, begin, end))
-    own = write.subtract(write.gather(places, chosen), write.cast(step.start(cut), dtype))
+    own = write.subtract(write.gather(places, chosen), write.cast(step.start(layout), dtype))
     return own, write.gather(rows, chosen) if rank_of_rows else rows
 
 

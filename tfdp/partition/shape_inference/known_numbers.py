@@ -42,7 +42,6 @@ def fitted(value: Any, dtype: tf.DType) -> Any:
 
 
 def at_least(a: Any, b: Any) -> bool:
-    """Returns whether a >= b, certainly."""
     if isinstance(a, AtLeast):
         a = a.least
     return is_size(a) and is_size(b) and is_positive(a - b + 1)

@@ -1,7 +1,7 @@
-"""The sizes of whole tensors that follow from those of the inputs, where the trace does not tell.
+"""The sizes of global tensors that follow from those of the inputs, where the trace does not tell.
 
 They hold for any layout but that of values which are each replica's own: sizes are always those of
-the whole tensor.
+the global tensor.
 """
 
 import functools

@@ -23,7 +23,7 @@ class ArgumentAgreement:
     Args:
       source: The traced function.
       captured: What it captures.
-      cut: How its arguments are cut; those in parts are each process' own.
+      cut: How its arguments are sharded; those in parts are each process' own.
       called: What they are called.
       context: Knows the processes.
 
@@ -35,11 +35,11 @@ class ArgumentAgreement:
         self,
         source: tf.types.experimental.ConcreteFunction,
         captured: Captured,
-        cut: ArgumentSharding,
+        sharding: ArgumentSharding,
         called: Sequence[str],
         context: ProgramContext,
     ) -> None:
-        self._which = [index for index, in_parts in enumerate(cut.in_parts) if not in_parts]
+        self._which = [index for index, in_parts in enumerate(sharding.in_parts) if not in_parts]
         self._outside = captured.outside
         variables = {id(each.handle): f"variable `{each.name}`" for each in source.graph.variables}
         outside = [

@@ -24,18 +24,18 @@ class Irregular(NamedTuple):
     depth: int
 
     @property
-    def cut(self) -> range:
+    def sharded(self) -> range:
         """The arguments of which each replica has its own entries; the others are whole."""
         return range(self.first, self.first + (1 if self.depth else 2))
 
     @property
     def arguments(self) -> range:
         """The arguments that are its components."""
-        return range(self.first, self.cut.stop + (self.depth or 1))
+        return range(self.first, self.sharded.stop + (self.depth or 1))
 
 
 class ArgumentSharding(NamedTuple):
-    """How the arguments of a call are cut.
+    """How the arguments of a call are sharded.
 
     Attributes:
       batches: For each argument the number of the batch that its first axis is; None: it is given
@@ -55,10 +55,10 @@ class ArgumentSharding(NamedTuple):
 
     @property
     def heads(self) -> list[int]:
-        """The arguments that are cut, each ragged or sparse tensor once."""
+        """The arguments that are sharded, each ragged or sparse tensor once."""
         others = {index for each in self.irregular for index in each.arguments[1:]}
-        cut = (index for index, number in enumerate(self.batches) if number is not None)
-        return [index for index in cut if index not in others]
+        sharded = (index for index, number in enumerate(self.batches) if number is not None)
+        return [index for index in sharded if index not in others]
 
     @property
     def num_batches(self) -> int:
@@ -72,7 +72,7 @@ class ArgumentSharding(NamedTuple):
         return [index not in others for index in range(len(self.batches))]
 
     def by(self, numbers: Sequence[int]) -> ArgumentSharding:
-        """Returns the cut in which what is cut are batches of other numbers, one for each head."""
+        """Returns this sharding with the batches renumbered, one for each head."""
         batches = list(self.batches)
         for index, number in zip(self.heads, numbers, strict=True):
             batches[index] = number
@@ -82,7 +82,7 @@ class ArgumentSharding(NamedTuple):
         return self._replace(batches=tuple(batches))
 
     def whole(self) -> ArgumentSharding:
-        """Returns the cut that gives each replica all that is given whole."""
+        """Returns the sharding that gives each replica all that is given whole."""
         kept = [
             number if parts else None
             for number, parts in zip(self.batches, self.in_parts, strict=True)
@@ -91,66 +91,68 @@ class ArgumentSharding(NamedTuple):
 
 
 class ArgumentLayouts(NamedTuple):
-    """The layouts of a program's arguments, as they are cut.
+    """The layouts of a program's arguments, as they are sharded.
 
     Attributes:
-      cut: How they are cut. Shares of batches hold a row also where only this replica has no
-        example. How many examples all replicas have of each batch is the first argument of a call
-        then.
+      sharding: How they are sharded. Shares of batches hold a row also where only this replica has
+        no example. How many examples all replicas have of each batch is the first argument of a
+        call then.
       specs: Their specifications.
       layouts: Their layouts.
-      batches: The batches that they are cut by, by the numbers that `cut` gives them.
+      batches: The batches that they are sharded by, by the numbers that `sharding` gives them.
     """
 
-    cut: ArgumentSharding
+    sharding: ArgumentSharding
     specs: Sequence[tf.TensorSpec]
     layouts: Sequence[Layout]
     batches: Mapping[int, Batch]
 
     @classmethod
-    def of(cls, cut: ArgumentSharding, specs: Sequence[tf.TensorSpec]) -> Self:
-        """Returns the layouts that a cut gives arguments of these specifications."""
+    def of(cls, sharding: ArgumentSharding, specs: Sequence[tf.TensorSpec]) -> Self:
+        """Returns the layouts that a sharding gives arguments of these specifications."""
         made: dict[int, Batch] = {}
         found: list[Layout] = []
-        for spec, number, regular in zip(specs, cut.batches, cut.are_regular, strict=True):
+        for spec, number, regular in zip(
+            specs, sharding.batches, sharding.are_regular, strict=True
+        ):
             if number is None:
                 found.append(REPLICATED)
                 continue
             if number not in made:
                 made[number] = Batch(f"batch_{number}", spec.shape[0] if regular else None)
             found.append(Sharded(0, made[number]) if regular else REPLICATED)
-        for each in cut.irregular:
+        for each in sharding.irregular:
             entries = Batch(f"entries_{each.first}")
-            for index in each.cut:
+            for index in each.sharded:
                 found[index] = Sharded(0, entries)
-        return cls(cut, specs, found, made)
+        return cls(sharding, specs, found, made)
 
     @property
     def may_be_empty(self) -> bool:
         """Whether a replica's rows may be without values."""
-        return self.cut.may_be_empty or bool(self.cut.irregular)
+        return self.sharding.may_be_empty or bool(self.sharding.irregular)
 
     @property
     def irregular(self) -> list[tuple[Irregular, Batch]]:
         """The ragged and sparse tensors, each with the batch that its rows are."""
         return [
             (each, self.batches[number])
-            for each in self.cut.irregular
-            if (number := self.cut.batches[each.first]) is not None
+            for each in self.sharding.irregular
+            if (number := self.sharding.batches[each.first]) is not None
         ]
 
     def along(
         self, arguments: Sequence[Sequence[tf.Tensor]]
     ) -> Iterator[tuple[Layout, Sequence[tf.Tensor], bool, bool]]:
         """Yields of each argument the layout, its parts, and whether it is in parts and regular."""
-        cut = self.cut
-        return zip(self.layouts, arguments, cut.in_parts, cut.are_regular, strict=True)
+        sharding = self.sharding
+        return zip(self.layouts, arguments, sharding.in_parts, sharding.are_regular, strict=True)
 
     def signature(self, num_local: int) -> list[list[tf.TensorSpec]]:
         """Returns of each argument the specifications of its parts on so many local replicas."""
         return [
             [_of_part(spec)] * num_local if in_parts else [spec]
-            for spec, in_parts in zip(self.specs, self.cut.in_parts, strict=True)
+            for spec, in_parts in zip(self.specs, self.sharding.in_parts, strict=True)
         ]
 
 

@@ -76,7 +76,6 @@ def value_of(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _kind(handle: tf.Tensor) -> tuple[tf.DType, tf.TensorShape]:
-    """Returns the dtype and the shape of a variable."""
     (kind,) = handle_data(handle).shape_and_type[:1]
     return tf.as_dtype(kind.dtype), tf.TensorShape(kind.shape)
 
@@ -95,7 +94,7 @@ def _for_each(tensor: tf.Tensor, count: int) -> list[tf.Tensor]:
 
 def _state(variable: DistributedVariable) -> Layout:
     if isinstance(variable, ShardedVariable):
-        return layout_of_parts(variable.cut)
+        return layout_of_parts(variable.sharding)
     if not isinstance(variable, SyncOnReadVariable):
         return REPLICATED
     if variable.aggregation == tf.VariableAggregation.SUM:

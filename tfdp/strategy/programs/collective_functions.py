@@ -40,7 +40,7 @@ class CollectiveFunctions:
       first_rank: The number of the first local replica.
       shared: Makes functions that many collectives share, where that is possible.
       as_replica: Calls a function as the replica of a number, while it is traced.
-      keeps_summands: See `Communicator`.
+      keeps_partials: See `Communicator`.
     """
 
     def __init__(
@@ -111,24 +111,26 @@ class CollectiveFunctions:
         counts = tf.TensorSpec([self.num_replicas], tf.int32)
         return self._collective("gather", of_rank, [spec, counts])
 
-    def sum_parts(self, dtype: tf.DType, cuts: Sequence[Sharding]) -> Collective:
+    def sum_parts(self, dtype: tf.DType, shardings: Sequence[Sharding]) -> Collective:
         """Gives parts of sums as `Communicator` says: a reduce-scatter."""
 
         def of_rank(rank: int, *tensors: tf.Tensor) -> list[tf.Tensor]:
-            return reduce_scatter.sum_parts(tensors, cuts, self._reducer.transport(rank))
+            return reduce_scatter.sum_parts(tensors, shardings, self._reducer.transport(rank))
 
-        specs = [tf.TensorSpec(cut.shape, dtype) for cut in cuts]
+        specs = [tf.TensorSpec(sharding.shape, dtype) for sharding in shardings]
         return self._of_its_own(of_rank, specs)
 
-    def gather_parts(self, dtype: tf.DType, cuts: Sequence[Sharding]) -> Collective:
+    def gather_parts(self, dtype: tf.DType, shardings: Sequence[Sharding]) -> Collective:
         """Gives wholes as `Communicator` says: an all-gather."""
 
         def of_rank(rank: int, *tensors: tf.Tensor) -> list[tf.Tensor]:
-            pairs = zip(tensors, cuts, strict=True)
-            own = [tf.ensure_shape(tensor, cut.part_shape(rank)) for tensor, cut in pairs]
-            return reduce_scatter.gather_parts(own, cuts, self._reducer.transport(rank))
+            pairs = zip(tensors, shardings, strict=True)
+            own = [tf.ensure_shape(tensor, sharding.part_shape(rank)) for tensor, sharding in pairs]
+            return reduce_scatter.gather_parts(own, shardings, self._reducer.transport(rank))
 
-        specs = [tf.TensorSpec(_without(cut.shape, cut.axis), dtype) for cut in cuts]
+        specs = [
+            tf.TensorSpec(_without(sharding.shape, sharding.axis), dtype) for sharding in shardings
+        ]
         return self._of_its_own(of_rank, specs)
 
     def from_first(self, specs: Sequence[tf.TensorSpec]) -> Collective:

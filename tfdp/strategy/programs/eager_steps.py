@@ -48,11 +48,11 @@ def run(
             )
     if isinstance(data, BatchShard):
         data = _whole(replicas, data)
-    cut_up = [each for each in list(containers.values()) if isinstance(each, ShardedVariable)]
+    sharded = [each for each in list(containers.values()) if isinstance(each, ShardedVariable)]
     for variable in _with_copies(containers):
         if isinstance(variable, SyncOnReadVariable):
             variable.values[0].assign(variable.read_value())
-    with sharded_variable.held_whole(cut_up), tracing.as_on_one_device(strategy):
+    with sharded_variable.held_whole(sharded), tracing.as_on_one_device(strategy):
         result = step(data)
     for variable in _with_copies(containers):
         _spread(replicas, variable)
@@ -77,10 +77,10 @@ def _spread(replicas: Replicas, variable: Any) -> None:
         copy.assign(value)
 
 
-def _whole(replicas: Replicas, cut: BatchShard) -> Any:
-    """Returns the rows of the whole batch, without stand-ins."""
-    leaves = tf.nest.flatten(cut.rows)
-    lengths = RowCounts.of(cut)
+def _whole(replicas: Replicas, shard: BatchShard) -> Any:
+    """Returns the rows of the whole batch, without padding rows."""
+    leaves = tf.nest.flatten(shard.rows)
+    lengths = RowCounts.of(shard)
     given = [index for index, leaf in enumerate(leaves) if isinstance(leaf, DistributedValues)]
     batches = dict(zip(given, lengths.batches(len(given)), strict=True))
     counts = lengths.counts(len(given), replicas.num_replicas)
@@ -95,4 +95,4 @@ def _whole(replicas: Replicas, cut: BatchShard) -> Any:
             leaves[index] = tf.sparse.concat(0, own)
         else:
             leaves[index] = replicas.gather_rows(tf.concat(own, 0))
-    return tf.nest.pack_sequence_as(cut.rows, leaves)
+    return tf.nest.pack_sequence_as(shard.rows, leaves)

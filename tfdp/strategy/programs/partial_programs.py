@@ -23,7 +23,7 @@ _CALLED = "_tfdp_programs"
 
 
 class PartialProgram:
-    """A function that is written for one device, of tensors of which each replica has a summand.
+    """A function that is written for one device, of tensors of which each replica has a partial.
 
     It is traced once, and not run.
 
@@ -31,7 +31,7 @@ class PartialProgram:
       context: Has the replicas.
       function: The function of flat tensors.
       specs: Their specifications.
-      are_summands: Of each whether replicas have summands of it; else all have the whole.
+      are_partials: Of each whether replicas have partials of it; else all have the whole.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class PartialProgram:
         options = ProgramOptions(keep_rows=False, jit_compile=False)
         trace = ProgramTrace(context, function, specs, options)
         self._outputs = trace.outputs
-        cut = ArgumentSharding((None,) * len(specs), (True,) * len(specs), may_be_empty=False)
+        sharding = ArgumentSharding((None,) * len(specs), (True,) * len(specs), may_be_empty=False)
         layouts = [PARTIAL if is_partial else REPLICATED for is_partial in are_partials]
         with tf.init_scope():
-            self._call = ProgramCall(trace, ArgumentLayouts(cut, specs, layouts, {}))
+            self._call = ProgramCall(trace, ArgumentLayouts(sharding, specs, layouts, {}))
 
     def on_replica(self, index: int, tensors: Sequence[tf.Tensor]) -> Any:
         """Writes one replica's call into the graph that is being built; all replicas must.

@@ -12,16 +12,15 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.base.recording import Recorder
-from tfdp.communication.collectives import ended
+from tfdp.communication.collectives import first_failure
 from tfdp.communication.replicas import BatchShard
 from tfdp.partition import Explanation, ProgramRecord, lines_named
 from tfdp.strategy._tensorflow import regroup
 from tfdp.strategy._tensorflow_programs import could_possibly_record
 from tfdp.strategy.programs import argument_free_effects
-from tfdp.strategy.programs.arguments import Arguments
+from tfdp.strategy.programs.arguments import Arguments, plain
 from tfdp.strategy.programs.function_outputs import unrecorded
 from tfdp.strategy.programs.one_device_function import AbstractOneDeviceFunction
-from tfdp.strategy.programs.plain_arguments import plain
 from tfdp.strategy.programs.program_call import ProgramCall, call_options, calling_with
 from tfdp.strategy.programs.program_context import ProgramContext
 from tfdp.strategy.programs.program_trace import ProgramOptions, ProgramTrace
@@ -100,15 +99,15 @@ class Partitioned(AbstractOneDeviceFunction):
         return trace.outputs.packed(outputs)
 
     @tf.autograph.experimental.do_not_convert
-    def on_shares(self, cut: BatchShard) -> Any:
+    def on_shares(self, shard: BatchShard) -> Any:
         """Runs the function on a batch, of which every process has its own replicas' shares.
 
         Args:
-          cut: The shares, with a `tf.distribute.DistributedValues` for each tensor.
+          shard: The shards, with a `tf.distribute.DistributedValues` for each tensor.
         """
-        counts = RowCounts.of(cut)
+        counts = RowCounts.of(shard)
         even_over = self._context.num_replicas if counts.all_have_some else 0
-        arguments = Arguments((cut.rows,), {}, even_over)
+        arguments = Arguments((shard.rows,), {}, even_over)
         return self._called_with(self._calls(arguments), arguments, counts)
 
     def write_without_arguments(self) -> None:
@@ -134,7 +133,7 @@ class Partitioned(AbstractOneDeviceFunction):
         graphs = [each.trace.source.graph for traces in self._traces.values() for each in traces]
         lines = [line for graph in graphs for line in lines_named(graph, error.message)]
         step = ""
-        if not lines and self._latest is not None and ended.by(error.message):
+        if not lines and self._latest is not None and first_failure.by(error.message):
             lines = self._latest.program.report.wanting(error.message)
             step = f" `{getattr(self.python_function, '__name__', 'a step')}`"
         if not lines:
@@ -175,13 +174,13 @@ class Partitioned(AbstractOneDeviceFunction):
         [('sum', 4, 4)]
         """
         arguments = Arguments(args, kwargs)
-        cut = self._context.cut(arguments)
-        return self._calls(arguments).by(cut).built.explain(arguments.shapes)
+        sharding = self._context.sharding(arguments)
+        return self._calls(arguments).by(sharding).built.explain(arguments.shapes)
 
     def explain_latest(self) -> Explanation:
         """Returns what the program of the latest call exchanges, and why: see `explain`.
 
-        Bytes of tensors that are cut are in terms of the batches' lengths.
+        Bytes of tensors that are sharded are in terms of the batches' lengths.
 
         Raises:
           ValueError: It was not called yet.
@@ -229,11 +228,14 @@ class Partitioned(AbstractOneDeviceFunction):
             return made
 
     def _run(self, calls: TraceCalls, arguments: Arguments, counts: RowCounts | None) -> list[Any]:
-        cut = self._context.cut(arguments) if counts is None else arguments.cut_of_shares(counts)
-        self._latest = calls.by(cut)
         if counts is None:
-            return _joined(calls.run(arguments, cut))
-        return _joined(calls.run_on_shares(cut, counts, arguments.parts))
+            sharding = self._context.sharding(arguments)
+        else:
+            sharding = arguments.sharding_of_shards(counts)
+        self._latest = calls.by(sharding)
+        if counts is None:
+            return _joined(calls.run(arguments, sharding))
+        return _joined(calls.run_on_shares(sharding, counts, arguments.parts))
 
     @property
     def report(self) -> ProgramRecord:

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tfdp.base import words
 from tfdp.base.warn_once import warn_once
 from tfdp.partition import Batch, Explanation, ReplicaProgram, Sharded, compiled, explain, partition
-from tfdp.partition.program_record import PRODUCTS, Whole
+from tfdp.partition.program_record import PRODUCTS, Gathered
 from tfdp.partition.sizes import divided
 from tfdp.strategy.programs import reduction_order
 from tfdp.strategy.programs.argument_agreement import ArgumentAgreement
@@ -39,7 +39,7 @@ class ProgramBuild:
         self.joins = is_alone and not options.keep_rows
         compares = options.compares and context.processes.world_size > 1
         self.agreement = (
-            ArgumentAgreement(source, trace.captured, given.cut, trace.names, context)
+            ArgumentAgreement(source, trace.captured, given.sharding, trace.names, context)
             if compares
             else None
         )
@@ -62,7 +62,7 @@ class ProgramBuild:
             f"by batch {layout.batch.name}" if isinstance(layout, Sharded) else "whole"
             for layout in given.layouts
         ]
-        said = f"the cut of arguments ({', '.join(places)})"
+        said = f"the sharding of arguments ({', '.join(places)})"
         self.number = context.agree_on(sequences, self.program, said)
         if context.first_rank == 0:
             tell(self.program)
@@ -92,7 +92,7 @@ def tell(program: ReplicaProgram) -> None:
     if report.num_replicas == 1:
         return
     products = [each for each in report.computed if each.operation in PRODUCTS]
-    groups: dict[tuple[str, str, str], list[Whole]] = {}
+    groups: dict[tuple[str, str, str], list[Gathered]] = {}
     for found in report.whole:
         groups.setdefault((found.operation, found.place, found.reason), []).append(found)
     for key, causes in groups.items():
@@ -114,7 +114,7 @@ def tell(program: ReplicaProgram) -> None:
         )
 
 
-def _sent(causes: Sequence[Whole], batches: Sequence[Batch]) -> str:
+def _sent(causes: Sequence[Gathered], batches: Sequence[Batch]) -> str:
     """Says what is sent for operations in each step."""
     if not causes:
         return ""
@@ -126,7 +126,7 @@ def _sent(causes: Sequence[Whole], batches: Sequence[Batch]) -> str:
     return ", and what it is given of each example is sent for it"
 
 
-def _remedy(cause: Whole) -> str:
+def _remedy(cause: Gathered) -> str:
     if cause.has_texts:
         return "To have it divided, move it into the dataset's `map`."
     return (

@@ -54,8 +54,8 @@ class ProgramCall:
             # after the other would wait for each other.
             run = tf.function(functools.partial(self._run, inlined), autograph=False)
             signature = self._given.signature(len(self._context.devices))
-            if self._given.cut.of_shares:
-                shape = [self._given.cut.num_batches, self._context.num_replicas]
+            if self._given.sharding.of_shares:
+                shape = [self._given.sharding.num_batches, self._context.num_replicas]
                 signature.insert(0, [tf.TensorSpec(shape, tf.int32)])
             with tf.init_scope(), unwatched():
                 self._traced[inlined] = run.get_concrete_function(*signature)
@@ -63,7 +63,7 @@ class ProgramCall:
             return self._traced[inlined](*arguments)
 
     def on_replica(self, index: int, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Runs the program, whose arguments no batch cuts, on one local replica, in a graph.
+        """Runs the program, whose arguments no batch shards, on one local replica, in a graph.
 
         All replicas must. It begins where it can before all of its arguments are there.
 
@@ -84,7 +84,7 @@ class ProgramCall:
         self._context.processes.count_step()
         names = self._registered.names(inlined=inlined)
         counts: tf.Tensor | None = None
-        if self._given.cut.of_shares:
+        if self._given.sharding.of_shares:
             (counts,), *rest = arguments
             arguments = tuple(rest)
         agreement, number = self.built.agreement, self.built.number

@@ -98,7 +98,7 @@ class ProgramContext:
         )
         return made, sequences
 
-    def agree_on(self, sequences: Sequences, program: ReplicaProgram, cut: str) -> int:
+    def agree_on(self, sequences: Sequences, program: ReplicaProgram, sharding: str) -> int:
         """Waits until the other processes have the same program, with the same collectives.
 
         Returns a number of 24 bits that tells the program from others.
@@ -106,7 +106,7 @@ class ProgramContext:
         Args:
           sequences: The records of its collectives.
           program: The program.
-          cut: How its arguments are cut.
+          sharding: How its arguments are sharded.
 
         Raises:
           CollectiveMismatchError: They have another.
@@ -119,16 +119,16 @@ class ProgramContext:
 
         def described(number: int) -> str:
             if number == len(operations):
-                return cut
+                return sharding
             return f"{operations[number].type} at {operations[number].line()}"
 
-        texts = [*map(text_of, operations), cut]
+        texts = [*map(text_of, operations), sharding]
         self._agreement.reach_program(texts, name, described)
         self._agreement.reach(sequences, name)
         return int(hashlib.sha256("\n".join(texts).encode()).hexdigest()[:6], 16)
 
-    def cut(self, arguments: Arguments) -> ArgumentSharding:
-        """Returns how the arguments of a call are cut, alike in all processes."""
+    def sharding(self, arguments: Arguments) -> ArgumentSharding:
+        """Returns how the arguments of a call are sharded, alike in all processes."""
 
         def of_all(lengths: list[list[int | None]]) -> list[list[int | None]]:
             # A graph does not ask: processes trace at different times.
@@ -141,7 +141,7 @@ class ProgramContext:
             joined = zip(*(post.value for post in posts), strict=True)
             return [[length for own in parts for length in own] for parts in joined]
 
-        return arguments.cut(self.num_replicas, of_all)
+        return arguments.sharding(self.num_replicas, of_all)
 
     def own(self, numbers: tf.Tensor) -> list[tf.Tensor]:
         """Returns the numbers of the local replicas among those of all."""

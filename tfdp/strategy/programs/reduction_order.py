@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tfdp.base import machine
-from tfdp.topology import Auto, topology_json
+from tfdp.topology import Auto, serialization
 
 if TYPE_CHECKING:
     from tfdp.strategy.extended import DataParallelExtended
@@ -49,7 +49,7 @@ def take(extended: DataParallelExtended, kept: Mapping[str, Any]) -> list[str]:
     if kept.get("hosts") != own["hosts"]:
         return []  # another number of replicas sums in another order in any case
     if kept["decided"] is not None and own["decided"] is not None:
-        decided = topology_json.loads(kept["decided"], own["hosts"], "the checkpoint")
+        decided = serialization.loads(kept["decided"], own["hosts"], "the checkpoint")
         extended.use_topology(decided, kept["bucket_bytes"])
         own = described(extended)
     return [
@@ -63,7 +63,7 @@ def _decision(extended: DataParallelExtended) -> str | None:
     """Returns what was decided by measurements, which may come out otherwise the next time."""
     topology = extended.topology
     if isinstance(topology, Auto) and topology.links is not None:
-        return topology_json.dumps(topology, extended.hosts())
+        return serialization.dumps(topology, extended.hosts())
     return None
 
 

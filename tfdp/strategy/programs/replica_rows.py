@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdp.base import batch_shards
+from tfdp.base import sharding
 from tfdp.partition import PARTIAL, Batch, Sharded, host_of
 from tfdp.strategy.programs.argument_sharding import ArgumentLayouts, Irregular
 from tfdp.strategy.programs.program_context import ProgramContext
-from tfdp.strategy.programs.row_counts import with_stand_in
+from tfdp.strategy.programs.row_counts import with_padding_row
 
 
 class ReplicaRows:
@@ -33,8 +33,8 @@ class ReplicaRows:
         self._context, self._given = context, given
         self._counts = self._counts_of(arguments, counts)
         self._arguments = list(arguments)
-        for each in given.cut.irregular:
-            number, layout = given.cut.batches[each.first], given.layouts[each.first]
+        for each in given.sharding.irregular:
+            number, layout = given.sharding.batches[each.first], given.layouts[each.first]
             rows = None if counts is None else counts[number]
             parts = [arguments[index] for index in each.arguments]
             components, entries = irregular_components(each, parts, rows, context)
@@ -70,7 +70,7 @@ class ReplicaRows:
                 own.append(parts[0])
             elif padding is not None:
                 own.append(self._padded(parts[index], padding))
-            elif self._given.cut.of_shares:
+            elif self._given.sharding.of_shares:
                 own.append(self._padded(parts[index], parts[index]))
             else:
                 count = self._counts[layout.batch][rank]
@@ -100,7 +100,7 @@ class ReplicaRows:
                     found[layout.batch] = self._context.of_all(tf.stack(sizes))
                 else:
                     count = self._context.num_replicas
-                    place = batch_shards.share_place(sizes[0], count, tf.range(count))
+                    place = sharding.share_place(sizes[0], count, tf.range(count))
                     found[layout.batch] = place[1]
         return found
 
@@ -113,7 +113,7 @@ class ReplicaRows:
         found: list[tf.Tensor | None] = []
         is_alone = len(self._context.devices) == self._context.num_replicas
         for layout, parts, in_parts, is_regular in self._given.along(self._arguments):
-            hold_some = self._given.cut.of_shares and is_regular
+            hold_some = self._given.sharding.of_shares and is_regular
             if hold_some or not (in_parts and isinstance(layout, Sharded)):
                 found.append(None)
                 continue
@@ -129,7 +129,7 @@ class ReplicaRows:
         return found
 
     def _padded(self, rows: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        return with_stand_in(rows, others) if self._given.may_be_empty else rows
+        return with_padding_row(rows, others) if self._given.may_be_empty else rows
 
     def _share(self, whole: tf.Tensor, begin: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         """Returns the rows of a replica; one without any has the batch's last as padding."""
@@ -137,7 +137,7 @@ class ReplicaRows:
             return whole[begin : begin + count]
         rows = tf.maximum(count, 1)
         begin = tf.minimum(begin, tf.maximum(tf.shape(whole)[0] - rows, 0))
-        return with_stand_in(whole[begin : begin + rows], whole[:0])
+        return with_padding_row(whole[begin : begin + rows], whole[:0])
 
 
 def irregular_components(
@@ -152,7 +152,7 @@ def irregular_components(
       each: The tensor.
       parts: Those that the local replicas' parts have.
       rows: How many rows each of all replicas has, int32; others that a part may have are
-        stand-ins. None: a part has no others.
+        padding rows. None: a part has no others.
       context: Asks other processes.
 
     Returns:

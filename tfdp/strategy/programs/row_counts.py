@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tfdp.base.batch_shards import share_place
+from tfdp.base.sharding import share_place
 from tfdp.communication.replicas import (
     BatchShard,
     FullBatchShard,
@@ -22,7 +22,7 @@ from tfdp.communication.replicas import (
 
 
 class RowCounts(NamedTuple):
-    """The lengths of the leaves that are cut.
+    """The lengths of the leaves that are sharded.
 
     Attributes:
       known: What tracing knows of each, None where it is nothing; None: all have one length.
@@ -39,13 +39,13 @@ class RowCounts(NamedTuple):
     all_have_some: bool = False
 
     @classmethod
-    def of(cls, cut: BatchShard) -> RowCounts:
+    def of(cls, shard: BatchShard) -> RowCounts:
         """Returns the lengths of which a replica's `BatchShard`, or that of all, tells."""
-        place, known = of_replica(0, cut.place), of_replica(0, cut.known)
-        is_full, count = isinstance(cut, FullBatchShard), num_lengths(known)
+        place, known = of_replica(0, shard.place), of_replica(0, shard.known)
+        is_full, count = isinstance(shard, FullBatchShard), num_lengths(known)
         with tf.device("CPU:0"):
             place = tf.cast(place, tf.int32)
-            if isinstance(cut, TurnBatchShard):
+            if isinstance(shard, TurnBatchShard):
                 return cls(None, place[3:4], place[4:])
             if not count:
                 return cls(None, place[3:4], all_have_some=is_full)
@@ -93,12 +93,12 @@ class RowCounts(NamedTuple):
         return self._replace(known=tuple(self.numbers.numpy().tolist()))
 
 
-def with_stand_in(rows: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+def with_padding_row(rows: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
     """Returns the rows of a replica; if there are none the first of `others`, or zeros."""
     if rows.dtype == tf.int32:
         # TensorFlow joins and chooses int32 in the host's memory, and floats where they are.
         bits = [tf.bitcast(each, tf.float32) for each in (rows, others)]
-        return tf.bitcast(with_stand_in(*bits), tf.int32)
+        return tf.bitcast(with_padding_row(*bits), tf.int32)
     shape = tf.concat([[1], tf.shape(rows)[1:]], 0)
     zeros = tf.zeros(shape, rows.dtype)
     found = tf.cond(tf.shape(rows)[0] > 0, lambda: rows, lambda: tf.concat([others, zeros], 0)[:1])

@@ -15,7 +15,7 @@ from tfdp.strategy.programs.row_counts import RowCounts
 
 
 class TraceCalls:
-    """The calls of one trace, by as many programs as there are ways to cut its arguments.
+    """The calls of one trace, by as many programs as there are ways to shard its arguments.
 
     Args:
       trace: The trace.
@@ -28,17 +28,17 @@ class TraceCalls:
         self.trace = trace
         self._made: dict[ArgumentSharding, ProgramCall] = {}
 
-    def by(self, cut: ArgumentSharding) -> ProgramCall:
-        """Returns the call of the program for arguments that are cut in one way."""
+    def by(self, sharding: ArgumentSharding) -> ProgramCall:
+        """Returns the call of the program for arguments that are sharded in one way."""
         if self.trace.hides_states:
-            cut = cut._replace(may_be_empty=True)
-        if cut not in self._made:
+            sharding = sharding._replace(may_be_empty=True)
+        if sharding not in self._made:
             with tf.init_scope():
-                given = ArgumentLayouts.of(cut, self.trace.specs)
-                self._made[cut] = ProgramCall(self.trace, given)
-        return self._made[cut]
+                given = ArgumentLayouts.of(sharding, self.trace.specs)
+                self._made[sharding] = ProgramCall(self.trace, given)
+        return self._made[sharding]
 
-    def run(self, arguments: Arguments, cut: ArgumentSharding) -> list[list[tf.Tensor]]:
+    def run(self, arguments: Arguments, sharding: ArgumentSharding) -> list[list[tf.Tensor]]:
         """Runs the program in which arguments of one length are one batch.
 
         In a graph that does not know the lengths they are compared when it runs. Should whole
@@ -46,17 +46,17 @@ class TraceCalls:
 
         Args:
           arguments: The arguments, which are no shares.
-          cut: How they are cut.
+          sharding: How they are sharded.
 
         Returns:
           For each output a list: the whole value, or the rows of each replica.
         """
-        calls = self.by(cut)
+        calls = self.by(sharding)
         if arguments.lengths_are_known:
             return calls.run(*arguments.parts)
-        if cut.whole() == cut:
+        if sharding.whole() == sharding:
             fits = tf.debugging.Assert(
-                arguments.have_equal_lengths(cut),
+                arguments.have_equal_lengths(sharding),
                 [
                     "The replicas' parts of all arguments must have equal lengths in a graph. Call "
                     "the partitioned function outside of it, or give it whole batches."
@@ -64,16 +64,16 @@ class TraceCalls:
             )
             with tf.control_dependencies([fits]):
                 return calls.run(*[list(map(tf.identity, parts)) for parts in arguments.parts])
-        whole = self.by(cut.whole())
+        whole = self.by(sharding.whole())
         found: list[list[tf.Tensor]] = tf.cond(
-            arguments.have_equal_lengths(cut),
+            arguments.have_equal_lengths(sharding),
             lambda: calls.run(*arguments.parts),
             lambda: whole.run(*arguments.parts),
         )
         return found
 
     def run_on_shares(
-        self, cut: ArgumentSharding, counts: RowCounts, parts: Sequence[Sequence[tf.Tensor]]
+        self, sharding: ArgumentSharding, counts: RowCounts, parts: Sequence[Sequence[tf.Tensor]]
     ) -> list[list[tf.Tensor]]:
         """Runs the program in which leaves of one length are one batch.
 
@@ -82,7 +82,7 @@ class TraceCalls:
         never need it, and to make it takes as long again.
 
         Args:
-          cut: How the arguments are cut.
+          sharding: How the arguments are sharded.
           counts: What is known of the batches whose shares they are.
           parts: The shares that the local replicas have of each argument.
 
@@ -91,15 +91,15 @@ class TraceCalls:
         """
 
         def as_taken() -> list[list[tf.Tensor]]:
-            given = counts.counts(len(cut.heads), self.trace.context.num_replicas)
-            return self.by(cut).run([given], *parts)
+            given = counts.counts(len(sharding.heads), self.trace.context.num_replicas)
+            return self.by(sharding).run([given], *parts)
 
         if counts.are_known:
             return as_taken()
 
         def otherwise() -> list[list[tf.Tensor]]:
             outputs = self.trace.source.outputs
-            own = functools.partial(self._run_shares_eagerly, cut, list(map(len, parts)))
+            own = functools.partial(self._run_shares_eagerly, sharding, list(map(len, parts)))
             given = [part for each in parts for part in each]
             dtypes = [counts.numbers.dtype, *(output.dtype for output in outputs)]
             _, *found = tf.py_function(own, [counts.numbers, *given], dtypes)
@@ -112,12 +112,16 @@ class TraceCalls:
         return found
 
     def _run_shares_eagerly(
-        self, cut: ArgumentSharding, sizes: Sequence[int], numbers: tf.Tensor, *given: tf.Tensor
+        self,
+        sharding: ArgumentSharding,
+        sizes: Sequence[int],
+        numbers: tf.Tensor,
+        *given: tf.Tensor,
     ) -> list[Any]:
         """Runs the program for the lengths that the leaves have.
 
         Args:
-          cut: The cut of the other program.
+          sharding: The sharding of the other program.
           sizes: The numbers of parts of the arguments.
           numbers: The lengths.
           *given: The parts.
@@ -127,5 +131,5 @@ class TraceCalls:
         """
         counts, rest = RowCounts((), numbers).when_run(), iter(given)
         parts = [list(itertools.islice(rest, size)) for size in sizes]
-        cut = cut.by(counts.batches(len(cut.heads)))
-        return [numbers, *(output for (output,) in self.run_on_shares(cut, counts, parts))]
+        sharding = sharding.by(counts.batches(len(sharding.heads)))
+        return [numbers, *(output for (output,) in self.run_on_shares(sharding, counts, parts))]

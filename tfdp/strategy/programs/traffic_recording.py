@@ -83,14 +83,14 @@ class _Watches:
         self._made: dict[Any, Collective] = {}
 
     def between(self, name: str, collectives: Sequence[Exchanged]) -> None:
-        """Records the seconds from when the last summand is there to when the last sum is."""
+        """Records the seconds from when the last partial is there to when the last sum is."""
         given = [tensor for each in collectives for tensor in self._watching.given(each)]
         got = [tensor for each in collectives for tensor in self._watching.got(each)]
         self._call(collectives[0].function, given, {}, {name: -1.0})
         self._call(collectives[0].function, got, {}, {name: 1.0})
 
     def before(self, collectives: Sequence[Exchanged], **added: _Added) -> None:
-        """Adds to sums what may depend on the summands."""
+        """Adds to sums what may depend on the partials."""
         given = [tensor for each in collectives for tensor in self._watching.given(each)]
         self._call(collectives[0].function, given, added, {})
 

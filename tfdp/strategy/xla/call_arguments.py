@@ -12,7 +12,7 @@ from tfdp.strategy.programs.arguments import Arguments
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OwnRows:
-    """The rows of a batch's tensor that this process has, by the rule of `tfdp.base.batch_shards`.
+    """The rows of a batch's tensor that this process has, by the rule of `tfdp.base.sharding`.
 
     Attributes:
       data: The rows.
@@ -28,7 +28,7 @@ class OwnRows:
         return self.data.shape
 
 
-# What arguments have that are no tensors, and are known in later calls: see `plain_arguments`.
+# What arguments have that are no tensors, and are known in later calls: see `arguments`.
 PARTS: Mapping[type, Callable[[Any], Any]] = {OwnRows: lambda rows: (rows.size, rows.data)}
 
 

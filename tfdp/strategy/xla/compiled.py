@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfdp.strategy.programs.arguments import Arguments
+from tfdp.strategy.programs.arguments import Arguments, plain
 from tfdp.strategy.programs.function_outputs import FunctionOutputs, unrecorded
 from tfdp.strategy.programs.one_device_function import AbstractOneDeviceFunction
-from tfdp.strategy.programs.plain_arguments import plain
 from tfdp.strategy.xla import precision, refusals, warnings
 from tfdp.strategy.xla.call_arguments import PARTS, arguments_of, of_whole, placeholder, rows_of
 from tfdp.strategy.xla.compile_facts import CompileFacts
@@ -28,7 +27,7 @@ class _Route(NamedTuple):
     Attributes:
       program: The program.
       outputs: What it returns.
-      places: For each step where its tensors are among those of all calls: see `plain_arguments`.
+      places: For each step where its tensors are among those of all calls: see `PlainArguments`.
       is_whole: Whether each process gives whole arguments.
     """
 

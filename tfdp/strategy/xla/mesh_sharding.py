@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tfdp.base.batch_shards import largest_share, share_sizes
+from tfdp.base.sharding import largest_share, share_sizes
 from tfdp.strategy.xla._jax import are_described
 from tfdp.strategy.xla.device_variables import DeviceVariable
 
@@ -90,7 +90,7 @@ class Layouts:
         Args:
           shape: The argument's shape.
           in_parts: Whether each process gives its own rows, by the rule of
-            `tfdp.base.batch_shards`: as many as divide evenly between its devices; what it has not
+            `tfdp.base.sharding`: as many as divide evenly between its devices; what it has not
             is added, and dropped later.
         """
         if not (shape and in_parts):

@@ -35,7 +35,7 @@ class OwnRowsDataset:
 
     def __init__(self, feed: AbstractFeed) -> None:
         rank = jax.process_index()
-        self._feed, self._cuts = feed, feed.cuts(jax.process_count(), range(rank, rank + 1))
+        self._feed, self._cuts = feed, feed.shards(jax.process_count(), range(rank, rank + 1))
 
     @property
     def element_spec(self) -> Any:

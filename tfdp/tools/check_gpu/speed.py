@@ -83,7 +83,6 @@ def in_turn(
 
 
 def medians(times: Times) -> dict[str, float]:
-    """Returns the median of each side that has a time."""
     return {
         side: statistics.median(s for s in seconds if s is not None)
         for side, seconds in times.items()

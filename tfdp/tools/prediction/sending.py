@@ -9,7 +9,7 @@ from tfdp.tools.prediction.workload import GradientTensor
 from tfdp.topology import Links, Topology, seconds_of
 from tfdp.topology.model import busy_seconds, candidates, nearly_fastest
 from tfdp.topology.patterns import Pattern, Stride, pattern_of
-from tfdp.topology.topology_names import from_name
+from tfdp.topology.serialization import from_name
 
 # Gradients of fewer numbers, and biases, travel whole; see `tfdp.compression.update_compression`.
 _SMALLEST = 4096

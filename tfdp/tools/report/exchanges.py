@@ -22,7 +22,7 @@ class Exchanges:
     Args:
       sentences: The summary.
       collectives: A row of `COLLECTIVES` for each.
-      whole: A row of `WHOLE` for each line whose operations are computed whole.
+      whole: A row of `WHOLE` for each line whose operations are computed on the gathered batch.
       local: Rows of `LOCAL`.
     """
 
@@ -43,11 +43,11 @@ def exchanges(values: Mapping[str, Any]) -> Exchanges:
     >>> found = exchanges({"summary": ["Nothing."], "collectives": [], "whole": [],
     ...                    "share": group, "everywhere": group, "gathered": group})
     >>> found.local[0]
-    ('each replica on its own share of the batch', '9', '2')
+    ('each replica on its shard of the batch', '9', '2')
     """
     groups = {
-        "each replica on its own share of the batch": values["share"],
-        "every replica alike, of what all have": values["everywhere"],
+        "each replica on its shard of the batch": values["share"],
+        "every replica alike, on replicated tensors": values["everywhere"],
         "of these, after what was gathered": values["gathered"],
     }
     return Exchanges(

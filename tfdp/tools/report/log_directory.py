@@ -1,18 +1,20 @@
-"""A log directory: its ranks' files and the manifest, and notes on what is missing."""
+"""A log directory: its ranks' files, the run's attempts and the manifest.
+
+Notes say what is missing.
+"""
 
 import dataclasses
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfdp.base.log_lines import AttemptLine, StartLine
-from tfdp.base.words import ranks_in_words
+from tfdp.base.log_lines import ATTEMPTS, AttemptLine, StartLine
+from tfdp.base.words import duration, moment, ranks_in_words
 from tfdp.tools.report.exchanges import FILE as EXPLANATION
 from tfdp.tools.report.exchanges import Exchanges, exchanges
-from tfdp.tools.report.log_reader import LogError, check_format, json_object
+from tfdp.tools.report.log_reader import LogError, check_format, json_object, record
 from tfdp.tools.report.rank_log import RankLog, read_rank
-from tfdp.tools.report.run_attempts import read_attempts
 
 _RANK_FILE = re.compile(r"rank(\d+)\.jsonl")
 _WRITE = "`tfdp.callbacks.Telemetry(log_dir)`"
@@ -171,3 +173,59 @@ def _notes(ranks: tuple[RankLog, ...], strangers: list[int]) -> list[str]:
     if fewer:
         notes.append(f"Started another number of times than rank 0: {ranks_in_words(fewer)}.")
     return notes
+
+
+def read_attempts(directory: pathlib.Path) -> tuple[AttemptLine, ...]:
+    """Reads `attempts.jsonl` of a log directory; there is none where `tfdp run` was not used.
+
+    A line that was not written whole is left out.
+
+    Raises:
+      LogError: The values of a line are impossible.
+      OSError: The file cannot be read.
+
+    >>> read_attempts(pathlib.Path("no/logs"))
+    ()
+    """
+    path = directory / ATTEMPTS
+    if not path.exists():
+        return ()
+    found = []
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+        values = json_object(line)
+        if values is None:  # empty, or cut off by a kill or a full disk
+            continue
+        entry = record({"kind": "attempt", **values}, f"{ATTEMPTS}, line {number}")
+        if isinstance(entry, AttemptLine):
+            found.append(entry)
+    return tuple(found)
+
+
+def attempt_rows(attempts: Sequence[AttemptLine]) -> list[tuple[str, ...]]:
+    """Returns (number, began, ranks, steps, time, end) of each attempt, in words.
+
+    >>> attempt_rows([AttemptLine(0, 4, 60, 1, 9, 137, "rank 3 of 4 failed first.")])[0][2:]
+    ('4', '1–9', '1 min 0 s', 'rank 3 of 4 failed first.')
+    """
+    return [
+        (
+            str(number),
+            moment(one.time),
+            str(one.ranks),
+            steps_of(one),
+            duration(one.seconds),
+            one.reason,
+        )
+        for number, one in enumerate(attempts, 1)
+    ]
+
+
+def steps_of(attempt: AttemptLine) -> str:
+    """Returns the steps of an attempt, in words.
+
+    >>> steps_of(AttemptLine(0, 4, 60, None, None, 0, ""))
+    '–'
+    """
+    if attempt.first_step is None or attempt.last_step is None:
+        return "–"
+    return f"{attempt.first_step}–{attempt.last_step}"

@@ -70,7 +70,6 @@ class RankLog:
 
     @property
     def start(self) -> StartLine:
-        """The latest start."""
         return self.sessions[-1].start
 
     @property

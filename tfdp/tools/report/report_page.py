@@ -10,10 +10,9 @@ from tfdp.base.atomic_files import replace_text
 from tfdp.tools.report import ReportOptions, exchanges, run_charts
 from tfdp.tools.report.breakdown import rank_splits
 from tfdp.tools.report.late_ranks import straggler, stragglers, waits
-from tfdp.tools.report.log_directory import LoggedRun, read_run
+from tfdp.tools.report.log_directory import LoggedRun, attempt_rows, read_run
 from tfdp.tools.report.pages import page
 from tfdp.tools.report.rate_comparison import caveats, scaling
-from tfdp.tools.report.run_attempts import attempt_rows
 from tfdp.tools.report.run_hints import findings
 from tfdp.tools.report.summary import headline, skipped, status, tiles, traffic
 

@@ -10,10 +10,9 @@ from tfdp.tools.report.axes import Points
 from tfdp.tools.report.breakdown import RankSplit, over_time
 from tfdp.tools.report.charts import Chart, Series, bar_chart, line_chart
 from tfdp.tools.report.late_ranks import Wait
-from tfdp.tools.report.log_directory import LoggedRun
+from tfdp.tools.report.log_directory import LoggedRun, steps_of
 from tfdp.tools.report.rank_log import steady
 from tfdp.tools.report.rate_comparison import Point
-from tfdp.tools.report.run_attempts import steps_of
 from tfdp.tools.report.summary import curves
 
 PART_NAMES = {

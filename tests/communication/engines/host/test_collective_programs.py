@@ -13,7 +13,7 @@ from topology import interpreter, worlds
 from tfdp import topology
 from tfdp.communication.engines.host import collective_programs
 from tfdp.communication.engines.host.byte_transport import Lane, all_done
-from tfdp.topology import steps
+from tfdp.topology import schedule
 
 RULES = [
     topology.Ring(),
@@ -74,7 +74,7 @@ def test_every_topology_gives_the_bits_of_its_definition(rule, hosts, elements, 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_slices_of_a_large_buffer_are_sent_at_the_same_time_and_put_together(rule, monkeypatch):
-    monkeypatch.setattr(steps, "_LEAST_SLICE_BYTES", 64)
+    monkeypatch.setattr(schedule, "_LEAST_SLICE_BYTES", 64)
     hosts = [0, 1, 0, 1, 1]
     values = np.random.default_rng(1).integers(-9, 9, (5, 7, 23)).astype("float64")
     for seed in range(3):

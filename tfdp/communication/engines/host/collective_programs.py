@@ -16,7 +16,7 @@ from tfdp.communication.engines.chunked_tensor import slices
 from tfdp.communication.engines.host.byte_transport import MOST_SLICES_BETWEEN_HOSTS, Lane, Request
 from tfdp.communication.engines.host.chunked_array import ChunkedArray
 from tfdp.topology import Direct, Exchange, Hierarchical, Schedule
-from tfdp.topology.steps import MOST_SLICES
+from tfdp.topology.schedule import MOST_SLICES
 
 Strand: TypeAlias = Generator[Sequence[Request], None, None]
 

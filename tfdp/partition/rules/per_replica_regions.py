@@ -1,0 +1,123 @@
+"""Regions and calls in which each replica computes by itself, and the marks of their boundaries.
+
+See `marks` and `per_replica_call`.
+"""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfdp.partition.emit.writer import Output
+from tfdp.partition.flattening import CALLS
+from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, layout_of_parts
+from tfdp.partition.marks import (
+    BOUNDARY,
+    FIRST_ROWS,
+    MEAN,
+    MORE_ROWS,
+    REPLICATED_IN,
+    ROWS,
+    boundary_of,
+    part_asked_for,
+)
+from tfdp.partition.per_replica_call import PerReplicaCodeError, per_replica_call_of
+from tfdp.partition.program_record import Content
+from tfdp.partition.rules.elementwise import identity
+from tfdp.partition.rules.registry import Results, Step, rule
+from tfdp.partition.tensors import Tensor, static
+
+
+@rule(*CALLS, always=True, partial=True, apart=True)
+def call(step: Step) -> Results:
+    """Takes partials, rows of partials, and per-replica values; all else is gathered.
+
+    Rows that are sharded by examples, with their places, are partials of what they are rows of. It
+    sends what the replicas' function sends, and gives what is whole, each replica's own, or parts.
+    """
+    found = per_replica_call_of(step.op)
+    assert found is not None  # other calls are taken apart
+    given: list[Output] = []
+    sent: list[Content] = []
+    are_partials: list[bool] = []
+    inputs = iter(step.inputs)
+    for is_rows in found.are_rows:
+        values = [next(inputs) for _ in range(3 if is_rows else 1)]
+        own = _partials(step, values)
+        are_partials.append(own is not None)
+        given += own or [_known(step, each) for each in values]
+        if own:
+            sent.append(Content.of_tensor(values[0]))
+    specs = [tf.TensorSpec(static(each), each.dtype) for each in step.inputs[: len(given)]]
+    dtypes = [output.dtype for output in step.op.outputs]
+    try:
+        collective = step.program.communicator.by_replicas(
+            lambda *tensors: found.run(tensors, are_partials), specs
+        )
+    except Exception as error:
+        raise PerReplicaCodeError from error
+    assert collective.dtypes[: len(dtypes)] == dtypes
+    outputs = step.program.exchange(
+        step.writer, "update", collective, given, step.op, "each replica runs its own code", sent
+    )
+    if found.cuts is not None:
+        return step.results(
+            outputs[: len(dtypes)], [layout_of_parts(sharding) for sharding in found.cuts]
+        )
+    layout = REPLICATED if found.gives_alike else LOCAL
+    return step.results(outputs[: len(dtypes)], layout)
+
+
+def _known(step: Step, tensor: Tensor) -> Output:
+    if tensor.layout == LOCAL:
+        return tensor.local
+    return step.replicated(tensor, "a replica's own code uses it")
+
+
+def _partials(step: Step, values: Sequence[Tensor]) -> list[Output] | None:
+    """Returns what a replica holds of one value, if that is its partial."""
+    first, *others = values
+    if step.program.num_replicas == 1 and all(each.layout == REPLICATED for each in values):
+        return [each.local for each in values]  # a sum of one partial
+    if not others:
+        return [first.local] if first.layout == PARTIAL else None
+    if first.sharded is None or first.layout != others[0].layout:
+        return None
+    if first.sharded.axis != 0:
+        return None
+    places, shape = others
+    return [step.masked(first.local, first.sharded), places.local, step.replicated(shape)]
+
+
+@rule(BOUNDARY, always=True, partial=True)
+def cross(step: Step) -> Results:
+    """Takes rows that are sharded along the first axis, which are local then, and what is whole.
+
+    Out of the region it gives rows in the layout of those that went in; and partials, which are
+    the replica's own or, of a mean, that by its examples. Sends nothing. Where the rows that went
+    in are not sharded, all is replicated, within the region, too. A mark for a part sends partials
+    so that each replica gets the sum of its part.
+    """
+    (tensor,) = step.inputs
+    found = boundary_of(step.op.attr("message"))
+    if found is None:
+        part = part_asked_for(step.op.attr("message"))
+        if part is None:
+            return identity(step)
+        return step.results([step.scattered(tensor, part, "its variable is sharded")], part)
+    kind, region = found
+    regions = step.program.regions
+    if kind == REPLICATED_IN:
+        return step.results([step.replicated(tensor)], REPLICATED)
+    if kind == FIRST_ROWS:
+        is_sharded = tensor.sharded is not None and tensor.sharded.axis == 0
+        regions[region] = tensor.sharded if is_sharded else None
+    layout = regions[region]
+    if layout is None:
+        return step.results([step.replicated(tensor, "a region has no sharded rows")], REPLICATED)
+    if kind in (FIRST_ROWS, MORE_ROWS):
+        return step.results([step.to(tensor, layout)], LOCAL)
+    if kind == ROWS:
+        is_own = tensor.layout == LOCAL
+        return step.results([tensor.local if is_own else step.to(tensor, layout)], layout)
+    own = step.by_rows(tensor.local, layout) if kind == MEAN else tensor.local
+    return step.results([step.masked(own, layout)], PARTIAL)
