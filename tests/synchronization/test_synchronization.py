@@ -6,7 +6,7 @@ import pytest
 
 import tfdp
 from tfdp.strategy import option_checks
-from tfdp.synchronization import DiLoCo, Gossip, LocalSGD
+from tfdp.synchronization import Delayed, DiLoCo, Gossip, LocalSGD
 
 DEVICES = ["CPU:0"]
 
@@ -16,6 +16,13 @@ DEVICES = ["CPU:0"]
 def test_a_round_has_a_whole_number_of_updates(kind, every):
     with pytest.raises(ValueError, match=rf"`every` of {kind.__name__} must be a whole number"):
         kind(every)
+
+
+@pytest.mark.parametrize("steps", [0, -1, 1.5, True, None])
+def test_a_delay_is_a_whole_number_of_updates(steps):
+    with pytest.raises(ValueError, match=r"`steps` of Delayed must be a whole number.*Delayed\(\)"):
+        Delayed(steps)
+    assert Delayed(2).describe() != Delayed().describe()
 
 
 @pytest.mark.parametrize("steps", [-1, 0.5, None])
@@ -50,9 +57,25 @@ def test_of_synchronizations_diloco_alone_takes_a_compression():
     for synchronization in (LocalSGD(2), Gossip()):
         with pytest.raises(ValueError, match=r"DiLoCo alone.*SGD\(1\.0\)\), which is LocalSGD"):
             tfdp.DataParallelStrategy(DEVICES, synchronization=synchronization, compression=cast)
+    with pytest.raises(ValueError, match=r"`Delayed` sends whole gradients.*Delayed.*Cast"):
+        tfdp.DataParallelStrategy(DEVICES, synchronization=Delayed(), compression=cast)
     own = tfdp.compression.MomentumCorrection(tfdp.compression.TopK(0.1))
     with pytest.raises(ValueError, match="must be the outer optimizer's"):
         tfdp.DataParallelStrategy(DEVICES, synchronization=DiLoCo(2), compression=own)
+
+
+@pytest.mark.parametrize("shard", ["optimizer", "gradients", "parameters"])
+def test_no_synchronization_goes_with_a_shard(shard):
+    for synchronization, why in ((LocalSGD(2), "one set of weights"), (Delayed(), "own terms of")):
+        with pytest.raises(ValueError, match=rf"{why}.*Received '{shard}' and .*leave one of them"):
+            tfdp.DataParallelStrategy(
+                ["CPU:0", "CPU:1"], synchronization=synchronization, shard=shard
+            )
+
+
+def test_a_compiled_strategy_has_no_synchronization():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'synchronization'"):
+        tfdp.XLAStrategy(synchronization=Delayed())
 
 
 def test_no_optimizer_is_made_before_the_processes_have_joined():

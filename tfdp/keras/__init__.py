@@ -10,7 +10,8 @@ import importlib
 from typing import Any
 
 from tfdp.base import hooks
-from tfdp.keras.optimizer.local_sgd_rounds import end_averages, end_rounds
+from tfdp.keras.optimizer.local_sgd_rounds import end_averages
+from tfdp.keras.optimizer.updating import end_rounds
 from tfdp.keras.replica_step import StrategyState
 from tfdp.keras.run.replica_functions import around_replicas
 from tfdp.keras.trainer.compiled_steps import compile_ahead

@@ -76,11 +76,20 @@ class Communicator(Protocol):
         """
 
     def by_replicas(
-        self, function: Callable[..., Sequence[tf.Tensor]], specs: Sequence[tf.TensorSpec]
+        self,
+        function: Callable[..., Sequence[tf.Tensor]],
+        specs: Sequence[tf.TensorSpec],
+        beside: bool = False,
     ) -> Collective:
         """Runs a function as each replica, given its tensors; it exchanges what it will.
 
         Gives what the function does, and then a boolean scalar, which says nothing.
+
+        Args:
+          function: The function.
+          specs: What it is given.
+          beside: Whether what it exchanges runs beside all other collectives, in no order with
+            them.
         """
 
     def sum_parts(self, dtype: tf.DType, cuts: Sequence[Sharding]) -> Collective:

@@ -40,6 +40,7 @@ class PerReplicaCall:
       gives_alike: Whether all replicas are given the same by it; else each has its own.
       cuts: Of each value that it gives how it is cut, where each replica is given its part; None:
         it gives no parts.
+      beside: Whether what it exchanges runs beside the program's collectives.
     """
 
     def __init__(
@@ -48,9 +49,10 @@ class PerReplicaCall:
         are_rows: Sequence[bool],
         gives_alike: bool,
         cuts: Sequence[Sharding] | None,
+        beside: bool = False,
     ) -> None:
         self.of_replica, self.are_rows = of_replica, list(are_rows)
-        self.gives_alike, self.cuts = gives_alike, cuts
+        self.gives_alike, self.cuts, self.beside = gives_alike, cuts, beside
 
     def run(self, tensors: Sequence[tf.Tensor], are_partials: Sequence[bool]) -> list[tf.Tensor]:
         """Runs it in the place of the call, given the tensors that `parts_of` makes of values."""
@@ -78,6 +80,7 @@ def own_call(
     gives_alike: bool = True,
     reads: Sequence[tf.Variable] = (),
     cuts: Sequence[Sharding] | None = None,
+    beside: bool = False,
 ) -> list[Value]:
     """Puts a call into the program that is being traced.
 
@@ -92,13 +95,15 @@ def own_call(
       reads: The variables that it may read alone.
       cuts: Of each value that it gives how it is cut, if each replica is given its part; None: it
         gives no parts.
+      beside: Whether what it exchanges runs beside the program's other collectives, rather than
+        after those before it: none of them waits for it, but for those that need its results.
 
     Returns:
       What one device makes of the values.
     """
     number = next(_numbers)
     are_rows = [isinstance(value, tf.IndexedSlices) for value in values]
-    call = PerReplicaCall(of_replica, are_rows, gives_alike, cuts)
+    call = PerReplicaCall(of_replica, are_rows, gives_alike, cuts, beside)
 
     def stand_in(*tensors: tf.Tensor) -> list[Value]:
         for variable in uses:

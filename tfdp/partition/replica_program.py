@@ -108,6 +108,7 @@ class ProgramBuilder:
         self._sizes: dict[tuple[Writer, SizeLike], Output] = {}
         self._flags: dict[tuple[str, Output], Output] = {}
         self._last: dict[Writer, str] = {}
+        self._last_beside: dict[Writer, str] = {}
         self._fixed: dict[FixedShard, Place] = {}
         self._compared: tuple[Output, tf.TensorSpec, Sequence[str]] | None = None
 
@@ -269,6 +270,7 @@ class ProgramBuilder:
         why: str,
         contents: Sequence[Content] = (),
         makes_whole: bool = False,
+        beside: bool = False,
     ) -> list[Output]:
         """Writes a collective into a function, after the last one there.
 
@@ -281,6 +283,7 @@ class ProgramBuilder:
           why: What it needed it for, in words.
           contents: What is known of the tensors that travel; (): the names and dtypes of `inputs`.
           makes_whole: Whether it gives a tensor whole of which each replica has its examples.
+          beside: Whether it runs beside the others, after the last one that does.
 
         Raises:
           NeedlessError: What it gives has been made without it, see `sending_nothing`.
@@ -294,6 +297,7 @@ class ProgramBuilder:
         outputs = self.in_order(
             writer,
             lambda: Arithmetic(writer).call(name, [*inputs, *keys, *captures], collective.dtypes),
+            beside,
         )
         self.report.exchanged.append(
             Exchanged(
@@ -321,16 +325,21 @@ class ProgramBuilder:
             found.append([tensors[index] for index in members])
         return found
 
-    def in_order(self, writer: Writer, write: Any) -> list[Output]:
-        """Writes what contains a collective so that it begins after the last one of a function."""
-        if writer is self.main:
+    def in_order(self, writer: Writer, write: Any, beside: bool = False) -> list[Output]:
+        """Writes what contains a collective so that it begins after the last one of a function.
+
+        Of the program's function; in others what may run beside the others is in their order.
+        """
+        beside = beside and writer is self.main
+        last = self._last_beside if beside else self._last
+        if writer is self.main and not beside:
             self.compare_at_last()
         before = writer.control
-        if writer in self._last:
-            writer.control = (*before, self._last[writer])
+        if writer in last:
+            writer.control = (*before, last[writer])
         outputs: list[Output] = write()
         writer.control = before
-        self._last[writer] = f"^{writer.written[-1]}"
+        last[writer] = f"^{writer.written[-1]}"
         return outputs
 
     @contextlib.contextmanager
@@ -367,8 +376,8 @@ class ProgramBuilder:
 
         TensorFlow would leave out a collective whose result one replica's caller has no use for.
         """
-        last = [self._last[writer].removeprefix("^")] if writer in self._last else []
-        return [*others, *last]
+        every = [last[writer] for last in (self._last_beside, self._last) if writer in last]
+        return [*others, *(each.removeprefix("^") for each in every)]
 
 
 def _outwards(writer: Writer) -> Iterator[Writer]:

@@ -69,13 +69,14 @@ class DataParallelStrategy(OneDevicePrograms):
         replicas. It applies to gradients that reach the optimizer as sums over the examples, scaled
         or not. If a step computes a norm of gradients, their sum travels uncompressed. None: no
         compression.
-      synchronization: The method in place of the sum of gradients, an object of
-        `tfdp.synchronization`, such as `LocalSGD(every=10)` or `DiLoCo(every=50)`. Each replica
-        updates its own weights. After so many updates, at an epoch's end and in `synchronize` all
-        replicas get one set of weights again. In between a tape returns a replica's own gradients,
-        and clipping acts on these. Replicas no longer train as one device does; each method is that
-        of its paper. With `compression` the outer gradients of `DiLoCo` are compressed. None:
-        gradients are summed.
+      synchronization: The method in place of a sum of gradients that each step waits for, an object
+        of `tfdp.synchronization`. With `Delayed()` the sum travels while the next step computes,
+        and is applied in it, as on one device that delays its gradients. With all others, such as
+        `LocalSGD(every=10)` or `DiLoCo(every=50)`, each replica updates its own weights. After so
+        many updates, at an epoch's end and in `synchronize` all replicas get one set of weights
+        again. In between a tape returns a replica's own gradients, and clipping acts on these.
+        Replicas no longer train as one device does; each method is that of its paper. With
+        `compression` the outer gradients of `DiLoCo` are compressed. None: gradients are summed.
       shard: The state of which each replica holds only a shard (ZeRO, 1910.02054). "optimizer":
         the optimizer's state, and moving averages. "gradients": also accumulated gradients; then
         each micro-batch sends half as much as a window does otherwise. "parameters": also weights
@@ -311,10 +312,10 @@ class DataParallelStrategy(OneDevicePrograms):
     def synchronize(self, owner: Any) -> None:
         """Ends the open round of a `synchronization`: all replicas get one set of weights.
 
-        `fit` does so at the end of each epoch. Call it after `train_on_batch`, or in a loop of
-        your own, before you use weights outside of training, and there after
-        `optimizer.finalize_variable_values`. All ranks must call it. If no round is open, nothing
-        is sent, except for optimizers with `use_ema`.
+        Under `Delayed` it applies the gradients that wait. `fit` does so at the end of each epoch.
+        Call it after `train_on_batch`, or in a loop of your own, before you use weights outside of
+        training, and there after `optimizer.finalize_variable_values`. All ranks must call it. If
+        no round is open, nothing is sent, except for optimizers with `use_ema`.
 
         Args:
           owner: An optimizer, or a model, for the variables of its optimizers.

@@ -30,10 +30,7 @@ def check_synchronization(
     # To make the optimizer would run an operation, before the processes have joined.
     if not synchronization.has_outer_optimizer:
         raise ValueError(
-            "`compression` must have gradients to compress, and of all synchronizations DiLoCo "
-            f"alone sends some, but received {synchronization!r} and {compression!r}. Leave "
-            "`compression` out, or use DiLoCo(every=10, outer_optimizer=lambda: "
-            "keras.optimizers.SGD(1.0)), which is LocalSGD(every=10)."
+            f"{synchronization.no_compression} Received {synchronization!r} and {compression!r}."
         )
     if isinstance(compression, UpdateCompression) and compression.has_momentum:
         raise ValueError(
@@ -76,8 +73,8 @@ def check_shard(
         )
     if synchronization is not None:
         raise ValueError(
-            f"`shard` needs one set of weights after each update, but received {shard!r} and "
-            f"{synchronization!r}, within whose rounds each replica has its own. Leave one out."
+            f"{synchronization.no_shard} Received {shard!r} and {synchronization!r}: leave one of "
+            "them out."
         )
     sums_parts = isinstance(compression, UpdateCompression) and compression.sums_parts
     if not (compression is None or isinstance(compression, Cast) or sums_parts):

@@ -1,11 +1,13 @@
-"""Synchronizations: replicas that train by themselves, and agree on weights every so many updates.
+"""Synchronizations: replicas that do not wait in each step for the sum of its gradients.
 
-`DataParallelStrategy(synchronization=...)` takes one, in place of a sum of gradients in each step.
+They train by themselves, and agree on weights every so many updates; or the sum is applied later.
+`DataParallelStrategy(synchronization=...)` takes one.
 """
 
+from tfdp.synchronization.delayed import Delayed
 from tfdp.synchronization.diloco import DiLoCo
 from tfdp.synchronization.gossip import Gossip
 from tfdp.synchronization.local_sgd import LocalSGD
 from tfdp.synchronization.weight_averaging import Synchronization
 
-__all__ = ["DiLoCo", "Gossip", "LocalSGD", "Synchronization"]
+__all__ = ["Delayed", "DiLoCo", "Gossip", "LocalSGD", "Synchronization"]

@@ -14,8 +14,6 @@ import tensorflow as tf
 
 from tfdp.base.hooks import cover, hook
 from tfdp.communication.replicas import HasReplicas, Value, one_device, replicas_of
-from tfdp.compression import Compression, UpdateCompression
-from tfdp.compression.exchange import ExchangeOptions, exchange_of
 from tfdp.keras import rate_check, scope_errors, step_recording
 from tfdp.keras._keras import (
     BaseOptimizer,
@@ -27,33 +25,8 @@ from tfdp.keras._keras import (
 )
 from tfdp.keras.nested_optimizers import is_outer
 from tfdp.keras.optimizer import run_updates, update_protocol
-from tfdp.keras.optimizer.compressed_shards import CompressedParts
-from tfdp.keras.optimizer.compressed_updates import Compressed, CompressedUpdates
-from tfdp.keras.optimizer.local_sgd_rounds import LocalSGDRounds
-from tfdp.keras.optimizer.sharded_updates import ShardedUpdates
-from tfdp.keras.optimizer.update_protocol import Updating
+from tfdp.keras.optimizer.updating import updating_of
 from tfdp.keras.replica_step import ReplicaStep, current
-
-
-def updating_of(optimizer: BaseOptimizer) -> Updating:
-    """Returns what becomes of the gradients that reach an optimizer, and of what it keeps."""
-    exchange = exchange_of(strategy_of_optimizer(optimizer))
-    if update_protocol.traced_update().is_of_one_replica:  # nothing is sent
-        exchange = ExchangeOptions(None, None, exchange.shard)
-    if is_outer(optimizer):
-        return Updating()
-    if exchange.shard is not None:
-        of_windows = exchange.shard != "optimizer"
-        if isinstance(exchange.compression, UpdateCompression):
-            return CompressedParts(of_windows, exchange.compression)
-        return ShardedUpdates(of_windows, exchange.cast)
-    if exchange.synchronization is not None:
-        return LocalSGDRounds(exchange.synchronization)
-    if isinstance(exchange.compression, UpdateCompression):
-        return CompressedUpdates(exchange.compression)
-    if isinstance(exchange.compression, Compression):
-        return Compressed(exchange.compression)
-    return Updating()
 
 
 @hook(TFOptimizer, "__init__")
@@ -116,8 +89,11 @@ def accumulate(
         return original(self, grads, *args, **kwargs)
     given = args[0] if args else kwargs.get("trainable_variables")
     variables = variables_of_optimizer(self) if given is None else given
-    grads = updating_of(self).accumulated(self, list(grads), list(variables))
-    return original(self, grads, *args, **kwargs)
+
+    def run(own: list[Value | None]) -> Any:
+        return original(self, own, *args, **kwargs)
+
+    return updating_of(self).applying(self, list(grads), list(variables), run)
 
 
 @hook(BaseOptimizer, "apply", overrides=True)

@@ -25,6 +25,7 @@ def call(
     gives_alike: bool = True,
     reads: Sequence[Any] = (),
     cuts: Sequence[Sharding] | None = None,
+    beside: bool = False,
 ) -> list[Value | None]:
     """Puts a call into the program that is being traced; run eagerly it is as on one device.
 
@@ -36,6 +37,7 @@ def call(
       gives_alike: Whether all replicas are given the same.
       reads: Those that it reads alone.
       cuts: Of each value that there is how it is cut, if `of_replica` gives the replica's parts.
+      beside: Whether what `of_replica` exchanges holds up no other collective of the program.
 
     Returns:
       What one device has in its place; of the values None where there was nothing.
@@ -56,7 +58,7 @@ def call(
     else:
         written, read = (list(map(tensorflows, variables)) for variables in (uses, reads))
         found = own_call(
-            given, written, run, lambda own: instead(list(own)), gives_alike, read, cuts
+            given, written, run, lambda own: instead(list(own)), gives_alike, read, cuts, beside
         )
     if on_one_device is not None:
         return list(found)
@@ -64,6 +66,21 @@ def call(
     for place, value in zip(places, found, strict=True):
         kept[place] = value
     return kept
+
+
+def when(condition: tf.Tensor, act: Callable[[], Any]) -> None:
+    """Calls `act`, which returns nothing that is used, where the condition holds.
+
+    Args:
+      condition: A boolean scalar, the same on all replicas.
+      act: What is done.
+    """
+
+    def acted() -> tf.Tensor:
+        act()
+        return tf.constant(True)
+
+    tf.cond(condition, acted, lambda: tf.constant(False))
 
 
 class PerReplicaUpdates(Updating):

@@ -9,7 +9,7 @@ summed, and accumulated gradients are summands until a window closes.
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 
@@ -17,6 +17,9 @@ from tfdp.communication.replicas import Value, replicas_of
 from tfdp.keras import step_recording
 from tfdp.keras._keras import BaseOptimizer, LossScaleOptimizer, strategy_of_optimizer
 from tfdp.keras.nested_optimizers import innermost
+
+# What calls an optimizer, given gradients.
+Apply: TypeAlias = Callable[[list[Value | None]], Any]
 
 
 class TracedUpdate(NamedTuple):
@@ -81,23 +84,36 @@ class Updating:
         """
         return contextlib.nullcontext(gradients)
 
-    def accumulated(
-        self, optimizer: BaseOptimizer, gradients: list[Value | None], variables: Sequence[Any]
-    ) -> list[Value | None]:
-        """Returns what an optimizer goes on with that wraps no other: of a window what it adds.
+    def applying(
+        self,
+        optimizer: BaseOptimizer,
+        gradients: list[Value | None],
+        variables: Sequence[Any],
+        apply: Apply,
+    ) -> None:
+        """Calls an optimizer that wraps no other, by what it updates by, or adds to a window.
 
         Args:
           optimizer: The optimizer.
           gradients: What a method of the user's own, or one that wraps it, has made of gradients.
           variables: The variables that it updates.
+          apply: Calls it, given gradients.
         """
-        return gradients
+        apply(gradients)
 
     def clipped(
         self, optimizer: BaseOptimizer, gradients: list[Value], variables: Sequence[Any]
     ) -> list[Value | None]:
         """Returns what is clipped, and updated by: of a window the mean of its gradients."""
         return list(gradients)
+
+    def end(self, strategy: Any, optimizer: BaseOptimizer) -> None:
+        """Ends what updates have left open, outside of steps. All processes must call it.
+
+        Args:
+          strategy: The optimizer's strategy.
+          optimizer: An optimizer that wraps no other.
+        """
 
     def check_left_out(self) -> None:
         """Checks that a method of the user's own may leave gradients out; whole sums are used then.

@@ -37,13 +37,20 @@ def call(step: Step) -> Results:
     dtypes = [output.dtype for output in step.op.outputs]
     try:
         collective = step.program.communicator.by_replicas(
-            lambda *tensors: found.run(tensors, are_partials), specs
+            lambda *tensors: found.run(tensors, are_partials), specs, found.beside
         )
     except Exception as error:
         raise PerReplicaCodeError from error
     assert collective.dtypes[: len(dtypes)] == dtypes
     outputs = step.program.exchange(
-        step.writer, "update", collective, given, step.op, "each replica runs its own code", sent
+        step.writer,
+        "update",
+        collective,
+        given,
+        step.op,
+        "each replica runs its own code",
+        sent,
+        beside=found.beside,
     )
     if found.cuts is not None:
         return step.results(outputs[: len(dtypes)], [layout_of_parts(cut) for cut in found.cuts])

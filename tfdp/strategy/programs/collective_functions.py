@@ -3,6 +3,7 @@
 They go the way of all collectives: by the strategy's engine, topology and buckets.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -14,6 +15,7 @@ from tfdp.base import bucketing
 from tfdp.base.sharding import Sharding
 from tfdp.communication.collectives import Reducer, reduce_scatter, text_rows, unequal_data
 from tfdp.communication.engines import Engine, Sequences
+from tfdp.communication.engines import beside as beside_others
 from tfdp.partition import Collective
 from tfdp.strategy._tensorflow_programs import FunctionDef
 from tfdp.strategy.programs.shared_collectives import (
@@ -140,7 +142,10 @@ class CollectiveFunctions:
         return self._collective("from first", of_rank, specs)
 
     def by_replicas(
-        self, function: Callable[..., Sequence[tf.Tensor]], specs: Sequence[tf.TensorSpec]
+        self,
+        function: Callable[..., Sequence[tf.Tensor]],
+        specs: Sequence[tf.TensorSpec],
+        beside: bool = False,
     ) -> Collective:
         """Runs a function as each replica, as `Communicator` says."""
 
@@ -150,7 +155,8 @@ class CollectiveFunctions:
             found: list[tf.Tensor] = []
 
             def run() -> None:
-                with self._reducer.counting_bytes() as sent:
+                order = beside_others() if beside else contextlib.nullcontext()
+                with self._reducer.counting_bytes() as sent, order:
                     found.extend(function(*tensors))
                 known = [each for each in sent if each is not None]
                 told.append(sum(known) if len(known) == len(sent) else None)

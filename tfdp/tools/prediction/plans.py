@@ -26,7 +26,7 @@ class Plan:
       topology: A name, or a topology.
       bucket_bytes: The strategy's `bucket_bytes`.
       compression: A name of :data:`tfdp.tools.prediction.sending.COMPRESSIONS`.
-      synchronization: "none" or "local_sgd".
+      synchronization: "none", "local_sgd" or "delayed".
       every: The updates in a synchronization's round.
       shard: What is divided among the ranks; see :data:`tfdp.tools.prediction.memory.SHARDS`.
       accumulation: The optimizer's `gradient_accumulation_steps`.
@@ -51,6 +51,11 @@ class Plan:
         one_batch = self.synchronization == "none" and self.batch_normalization == "whole_batch"
         return one_batch and COMPRESSIONS[self.compression].exact
 
+    @property
+    def is_delayed(self) -> bool:
+        """Whether a step's gradients travel while the next one computes."""
+        return self.synchronization == "delayed"
+
     def arguments(self) -> list[str]:
         """Returns the arguments of `tfdp.DataParallelStrategy`, as a program writes them."""
         written = []
@@ -66,7 +71,8 @@ class Plan:
         if self.compression != "none":
             written.append(COMPRESSIONS[self.compression].argument)
         if self.synchronization != "none":
-            written.append(f"synchronization=tfdp.synchronization.LocalSGD({self.every})")
+            method = "Delayed()" if self.is_delayed else f"LocalSGD({self.every})"
+            written.append(f"synchronization=tfdp.synchronization.{method}")
         if self.shard != "none":
             written.append(f'shard="{self.shard}"')
         if self.batch_normalization != "whole_batch":
@@ -151,7 +157,8 @@ def predict(
     """Predicts the step of a plan.
 
     1. A rank computes. The buckets' gradients are there one after the other, as the backward pass
-       goes on; where a compression or a synchronization waits for its end, all of them then.
+       goes on; where a compression or a synchronization waits for its end, all of them then. Those
+       that are delayed by a step are there before it begins.
     2. The slowest rank sets the pace: all compute as long as the expected slowest of n.
     3. The buckets are replayed (:func:`replay`). What ends after the
        backward pass is exposed.
@@ -180,10 +187,10 @@ def predict(
     backward = cluster.slowdown * work.backward_seconds
     pace = slowest(cluster.ranks, work.deviation)
     computed = pace * (forward + backward)
-    waits = compression.waits or plan.synchronization != "none"
+    waits = compression.waits or plan.synchronization == "local_sgd"
     arrivals, gathering, halves = [], 0.0, []
     tensors = work.tensors
-    if plan.synchronization != "none":  # weights travel, and all rows of them
+    if plan.synchronization != "none":  # all rows of tables travel
         tensors = tuple(dataclasses.replace(tensor, rows=0) for tensor in tensors)
     for bucket in buckets(tensors, plan.bucket_bytes):
         if shards:
@@ -193,9 +200,10 @@ def predict(
         else:
             sum_ = sum_of(bucket.tensors, cluster, plan.topology, compression)
         ready = computed if waits else pace * (forward + bucket.ready * backward)
+        ready = 0.0 if plan.is_delayed else ready
         arrivals.append((ready, sum_))
     exposed = max(0.0, max(replay(arrivals)) - computed)
-    updates = plan.accumulation * (1 if plan.synchronization == "none" else plan.every)
+    updates = plan.accumulation * plan.every
     sending = exposed if plan.shard == "gradients" else exposed / updates
     if plan.shard == "parameters":
         after = exposed if waits else None
@@ -220,6 +228,7 @@ def predict(
             plan.bucket_bytes,
             plan.accumulation,
             compression.waits,
+            delays=plan.is_delayed,
         ),
         alone_seconds=work.compute_seconds + updating + work.other_seconds,
         examples=cluster.ranks * work.batch,

@@ -49,7 +49,8 @@ def candidates(
       topologies: Names of topologies.
       bucket_bytes: Sizes of buckets.
       compressions: Names of compressions.
-      rounds: The lengths of rounds of `LocalSGD`; empty for none.
+      rounds: The lengths of rounds of `LocalSGD`, beside which gradients may be delayed by a step;
+        empty for no synchronization.
       normalizes: Whether plain BatchNormalization may have a replica's own statistics, too.
 
     >>> len(candidates(Plan(), ["native", "tree"], [2**20], ["none", "int8"], []))
@@ -86,12 +87,16 @@ def candidates(
         )
         for every, topology in itertools.product(rounds, topologies)
     ]
+    delayed = [
+        dataclasses.replace(base, topology=topology, compression="none", synchronization="delayed")
+        for topology in (topologies if rounds else ())
+    ]
     own = [
         dataclasses.replace(plan, batch_normalization="per_replica")
         for plan in summed
         if normalizes and plan.is_exact
     ]
-    return summed + own + apart
+    return summed + own + delayed + apart
 
 
 def ranked(plans: Iterable[Plan], work: Workload, cluster: ClusterModel) -> list[Prediction]:
