@@ -58,6 +58,14 @@ class Communicator(Protocol):
     def keeps_partials(self) -> bool:
         """Whether summands stay such wherever they can, as code of the replicas' own wants them."""
 
+    @property
+    def partials_by_rows(self) -> bool:
+        """Whether a replica's term of what is replicated is its share by its rows of the batch.
+
+        Then the terms of some replicas alone make the value of a batch of their rows, times the
+        share that these rows have of all.
+        """
+
     def sum(self, specs: Sequence[tf.TensorSpec], compared: Sequence[str] = ()) -> Collective:
         """Takes summands, and gives their sums over the replicas: the same bits on all of them.
 

@@ -73,6 +73,7 @@ class ProgramBuilder:
         ones could not be told apart.
       regions: By the number of each `marks.PerReplicaRegion` how its rows are cut; None:
         not.
+      may_skip: Whether a replica need not compute where its terms are left out already.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class ProgramBuilder:
         self.externals: list[tuple[Output, Sequence[tf.Tensor]]] = []
         self.functions: list[FunctionDef] = []
         self.collectives: dict[str, Collective] = {}
-        self.keeps_whole = self._sends_nothing = False
+        self.keeps_whole = self.may_skip = self._sends_nothing = False
         self.report = ProgramRecord(communicator.num_replicas)
         self.cuts: dict[tuple[Batch, SizeLike], Sharded] = {}
         self.entries: set[Batch] = set()
@@ -149,6 +150,12 @@ class ProgramBuilder:
         start = write.gather(write.constant(list(begins)), self.rank)
         self.main.control = control
         return Place(counts, count, count, start, write.constant(batch.bounds[-1]))
+
+    @property
+    def only_batch(self) -> Batch | None:
+        """The batch whose examples the program is given; None where there are several, or none."""
+        batches = [each for each in self.places if not isinstance(each, FixedShard)]
+        return batches[0] if len(batches) == 1 else None
 
     @property
     def batches(self) -> list[Batch]:

@@ -200,6 +200,8 @@ class DataParallelStrategy(OneDevicePrograms):
         choice = collectives.choose(
             engine, processes.rank, processes.world_size, worker_devices, os.environ
         )
+        sizes = processes.world_size, processes.local_size
+        option_checks.check_ranks(synchronization, *sizes, choice.name)
         number = processes.compare_strategies(
             {
                 "engine": choice.name,
@@ -226,6 +228,11 @@ class DataParallelStrategy(OneDevicePrograms):
             exchange=ExchangeOptions(compression, synchronization, shard),
             around_replicas=tfdp_keras.around_replicas,
         )
+        if synchronization is not None and not synchronization.replicas_wait:
+            assert isinstance(processes, collectives.ClusterProcesses)
+            count = synchronization.num_counted(processes.world_size)
+            sums = processes.arrival_sums(choice, extended.worker_devices[0], count)
+            extended.replicas.arrivals = sums
         self.adapter_state = tfdp_keras.StrategyState()
         self.compression = compression
         self.synchronization = synchronization
@@ -346,6 +353,19 @@ class DataParallelStrategy(OneDevicePrograms):
             )
         tfdp_keras.end_rounds(self, owner)
         tfdp_keras.end_averages(owner)
+
+    def counted_ranks(self) -> list[tuple[int, ...]]:
+        """Returns for each of the latest updates the ranks whose gradients counted in it.
+
+        Without `tfdp.synchronization.BackupWorkers`, where it is all ranks, the list is empty. It
+        has at most 65,536 updates, the last one last. A rank that is late does not know of the
+        updates that it has not made yet.
+
+        >>> DataParallelStrategy(["CPU:0", "CPU:1"]).counted_ranks()
+        []
+        """
+        sums = self.extended.replicas.arrivals
+        return [] if sums is None else [each.members for each in sums.closed]
 
     def split(self, batch: Any) -> Any:
         """Divides one global batch into the replicas' shards, in order and as evenly as possible.

@@ -86,6 +86,44 @@ def check_shard(
         )
 
 
+def check_ranks(
+    synchronization: Synchronization | None, world_size: int, local_size: int, engine: str
+) -> None:
+    """Checks that a synchronization that does not wait for all ranks can do without some.
+
+    Args:
+      synchronization: The synchronization.
+      world_size: The number of ranks.
+      local_size: The number of replicas of each.
+      engine: The name of the engine between them.
+
+    Raises:
+      ValueError: Too few ranks are left, a rank has several replicas, or the engine cannot carry
+        it.
+    """
+    if synchronization is None or synchronization.replicas_wait:
+        return
+    received = f"but received {synchronization!r}"
+    if synchronization.num_counted(world_size) < 1:
+        ranks = "there is one rank" if world_size == 1 else f"there are {world_size} ranks"
+        raise ValueError(
+            f"Some ranks must be left whose gradients count, {received} and {ranks}, each a "
+            "process. Start more with `tfdp run -n 4 --engine mpi train.py`, or drop fewer."
+        )
+    if local_size > 1:
+        raise ValueError(
+            f"A rank that may be left out must have one replica, {received} and {local_size} "
+            "replicas in each process. Start a process for each device: `tfdp run -n "
+            f"{world_size * local_size} --engine mpi train.py`."
+        )
+    if engine != "mpi":
+        raise ValueError(
+            f"Ranks that do not wait need MPI's engine, {received} and TensorFlow's engine, in "
+            "whose collectives every rank of a group waits for all others. Start all ranks with "
+            "MPI's launcher: `tfdp run -n 4 --engine mpi train.py`."
+        )
+
+
 def check_replicas(shard: str | None, replicas: int) -> None:
     """Checks that there are replicas to give parts to.
 

@@ -15,6 +15,9 @@ class Synchronization(abc.ABC):
     #: Whether replicas update by themselves, and so have their own weights between updates.
     replicas_differ: ClassVar[bool]
 
+    #: Whether an update waits for the gradients of all replicas.
+    replicas_wait: ClassVar[bool] = True
+
     #: Whether it has outer gradients, which can be compressed.
     has_outer_optimizer: ClassVar[bool] = False
 
@@ -23,6 +26,15 @@ class Synchronization(abc.ABC):
 
     #: Why no `shard` goes with it.
     no_shard: ClassVar[str]
+
+    def num_counted(self, num_ranks: int) -> int:
+        """Returns the number of ranks that an update waits for, whose gradients count: here all.
+
+        >>> from tfdp.synchronization import Delayed
+        >>> Delayed().num_counted(4)
+        4
+        """
+        return num_ranks
 
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -117,14 +129,16 @@ class WeightAveraging(Synchronization):
         return told
 
 
-def check_count(owner: str, name: str, value: Any, at_least: int, example: str) -> None:
-    """Checks a number of updates.
+def check_count(
+    owner: str, name: str, value: Any, at_least: int, example: str, of: str = "updates"
+) -> None:
+    """Checks a number of updates, or of something else.
 
     Raises:
       ValueError: It is not a whole number of at least `at_least`.
     """
     if type(value) is not int or value < at_least:
         raise ValueError(
-            f"`{name}` of {owner} must be a whole number of updates, at least {at_least}, but "
+            f"`{name}` of {owner} must be a whole number of {of}, at least {at_least}, but "
             f"received {value!r}. Use {example}."
         )

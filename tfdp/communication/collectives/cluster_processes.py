@@ -42,7 +42,14 @@ from tfdp.communication.engines import (
     TensorFlowEngine,
     mpi_transport,
 )
-from tfdp.communication.engines.host import Driver, HostEngine, Lane, collective_programs
+from tfdp.communication.engines.host import (
+    ArrivalSums,
+    Driver,
+    FirstArrivals,
+    HostEngine,
+    Lane,
+    collective_programs,
+)
 from tfdp.communication.engines.mpi_transport import MpiTransport
 from tfdp.errors import ClusterError, CollectiveMismatchError
 
@@ -112,6 +119,7 @@ class ClusterProcesses(Meetings):
         self.counters = ProgressCounters()
         self._driver = Driver(on_error=self._tell_if_ranks_differ)
         self._transport: MpiTransport | None = None
+        self._arrivals: list[FirstArrivals] = []
         self.board.on_failure(lambda error: self._driver.abort(str(error)))
         self.error: str | None = None
         self._turn = threading.RLock()  # of the threads that run steps
@@ -216,6 +224,19 @@ class ClusterProcesses(Meetings):
             mpi.leave_to_caller()  # which is what says goodbye at the exit
         return HostEngine(choice.name, self._transport, self._driver, devices, first, hosts)
 
+    def arrival_sums(self, choice: EngineChoice, device: str, count: int) -> ArrivalSums:
+        """Makes the sums over ranks that come first; all processes must make the same.
+
+        Args:
+          choice: MPI's engine.
+          device: The device of this process' replica.
+          count: The number of ranks that a sum waits for.
+        """
+        assert choice.launcher is not None
+        apart = mpi_transport.transport(choice.launcher, self.rank)
+        self._arrivals.append(FirstArrivals(apart, self.rank, self.hosts, count))
+        return ArrivalSums(self._arrivals[-1], self._driver, device)
+
     def count_step(self) -> None:
         """Counts, in the graph that is being built, that a replica function begins."""
         self.counters.step()
@@ -303,6 +324,8 @@ class ClusterProcesses(Meetings):
                 self.board.timeout_seconds = float("inf")
                 with contextlib.suppress(ClusterError):
                     self.board.barrier("the end of the script on all ranks")
+            for each in self._arrivals:
+                each.end()
             failed = self._uncaught is not None or self.board.failure is not None
             mpi.leave_to_caller(abandon=failed)
             self._watchdog.stop()

@@ -82,6 +82,20 @@ class Replicas(Protocol):
             for nothing else.
         """
 
+    def sum_of_first(
+        self, values: Sequence[tf.Tensor], rows: tf.Tensor, all_rows: tf.Tensor
+    ) -> list[tf.Tensor]:
+        """Sums gradients over the replicas that come first, without a gradient.
+
+        The sums are scaled by the number of all examples over that of these replicas'. All replicas
+        get the same, and those that come late have waited for no other.
+
+        Args:
+          values: Floating-point numbers of known shapes: the replica's terms.
+          rows: The number of its examples, an int32 scalar.
+          all_rows: Those of all replicas.
+        """
+
     def sum_by(
         self,
         compress: CompressBucket,

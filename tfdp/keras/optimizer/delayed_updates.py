@@ -27,7 +27,7 @@ from tfdp.keras._keras import (
     variables_of_optimizer,
 )
 from tfdp.keras.nested_optimizers import innermost, is_wrapper
-from tfdp.keras.optimizer.per_replica_updates import PerReplicaUpdates, call, when
+from tfdp.keras.optimizer.per_replica_updates import PerReplicaUpdates, call, dense, when
 from tfdp.keras.optimizer.update_protocol import Apply, traced_update, tracing
 from tfdp.keras.replica_step import ReplicaStep
 
@@ -98,7 +98,7 @@ class DelayedUpdates(PerReplicaUpdates):
         if _WAITING not in vars(optimizer) or traced_update().ends_delay:
             apply(gradients)
             return
-        given = [_dense(*pair) for pair in zip(gradients, variables, strict=True)]
+        given = [dense(*pair) for pair in zip(gradients, variables, strict=True)]
         _check_updated(optimizer, given, variables)
         for gradient, variable in zip(given, variables, strict=True):
             if gradient is not None and not _is_delayed(variable):  # as Keras does
@@ -295,14 +295,6 @@ def _keys(optimizer: BaseOptimizer, variables: Sequence[Any]) -> list[str]:
 def _is_delayed(variable: Any) -> bool:
     """Returns whether gradients of a variable wait; some are no gradients, but its next value."""
     return not getattr(variable, "overwrite_with_gradient", False)
-
-
-def _dense(gradient: Value | None, variable: Any) -> tf.Tensor | None:
-    """Returns a gradient that can wait: that of rows of a table is one of the table."""
-    if not isinstance(gradient, tf.IndexedSlices):
-        return gradient
-    total = tf.math.unsorted_segment_sum(gradient.values, gradient.indices, variable.shape[0])
-    return tf.ensure_shape(total, variable.shape)
 
 
 def _made(strategy: Any, variable: Any) -> tf.Variable:

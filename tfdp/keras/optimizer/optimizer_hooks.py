@@ -27,6 +27,7 @@ from tfdp.keras._keras import (
 )
 from tfdp.keras.nested_optimizers import is_outer, optimizers_of
 from tfdp.keras.optimizer import run_updates, update_protocol
+from tfdp.keras.optimizer.backup_updates import BackupUpdates
 from tfdp.keras.optimizer.compressed_shards import CompressedParts
 from tfdp.keras.optimizer.compressed_updates import Compressed, CompressedUpdates
 from tfdp.keras.optimizer.delayed_updates import DelayedUpdates
@@ -52,6 +53,8 @@ def updating_of(optimizer: BaseOptimizer) -> Updating:
         return ShardedUpdates(of_windows, exchange.cast)
     if isinstance(exchange.synchronization, Delayed):
         return DelayedUpdates(exchange.synchronization.steps)
+    if not exchange.replicas_wait:
+        return BackupUpdates()
     if isinstance(exchange.synchronization, WeightAveraging):
         return LocalSGDRounds(exchange.synchronization)
     if isinstance(exchange.compression, UpdateCompression):

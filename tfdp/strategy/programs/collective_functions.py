@@ -42,7 +42,8 @@ class CollectiveFunctions:
       first_rank: The number of the first local replica.
       shared: Makes functions that many collectives share, where that is possible.
       as_replica: Calls a function as the replica of a number, while it is traced.
-      keeps_summands: See `Communicator`.
+      keeps_partials: See `Communicator`.
+      partials_by_rows: See `Communicator`.
     """
 
     def __init__(
@@ -56,9 +57,10 @@ class CollectiveFunctions:
         *,
         as_replica: Callable[[int, Callable[[], None]], None],
         keeps_partials: bool = False,
+        partials_by_rows: bool = False,
     ) -> None:
         self._shared, self._as_replica = shared, as_replica
-        self.keeps_partials = keeps_partials
+        self.keeps_partials, self.partials_by_rows = keeps_partials, partials_by_rows
         self._engine, self._reducer, self._sequences = engine, reducer, sequences
         sequences.known_alike = True  # one program gives them all
         self._devices = dict(enumerate(devices, start=first_rank))

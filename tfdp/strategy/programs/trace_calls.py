@@ -30,7 +30,7 @@ class TraceCalls:
 
     def by(self, cut: ArgumentSharding) -> ProgramCall:
         """Returns the call of the program for arguments that are cut in one way."""
-        if self.trace.hides_states:
+        if self.trace.hides_states or self.trace.context.may_skip:
             cut = cut._replace(may_be_empty=True)
         if cut not in self._made:
             with tf.init_scope():
