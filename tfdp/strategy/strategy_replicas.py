@@ -135,6 +135,10 @@ class StrategyReplicas:
         self.reducer.tell(values, found, lambda: packed.shape[0] * wide.size * 2)
         return found
 
+    def dropped_examples(self) -> int | None:
+        """Counts the examples that did not count, as `Replicas` says."""
+        return None if self.arrivals is None else self.arrivals.dropped_rows
+
     def sums_not_told(self) -> list[ClosedSum]:
         """Returns the sums of `arrivals` since the last call."""
         assert self.arrivals is not None

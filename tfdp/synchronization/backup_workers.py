@@ -23,6 +23,10 @@ class BackupWorkers(Synchronization):
     computes. An update is that of one device which is given the global batch without the examples
     of the ranks that came late: see `DataParallelStrategy.counted_ranks`.
 
+    The sum is scaled by the number of all examples over that of the examples that count, which
+    makes the mean over all that over these. A loss that divides by a number of its own is scaled
+    alike.
+
     Losses and metrics at the end of an epoch are those of all examples that were computed, also of
     such whose gradients were dropped. Within an epoch `fit` shows each rank its own.
 
@@ -33,9 +37,10 @@ class BackupWorkers(Synchronization):
 
     Cost: (n - backups) / n of the examples that are read count, so the gradient has more noise. The
     bytes of a sum between n - backups ranks, all in one piece after the backward pass, and its size
-    again for each late rank. Memory: a late rank's sums are kept for it, at most 8; then the others
-    wait. What a model sums in its own passes, such as statistics of BatchNormalization, would have
-    all ranks wait, and is refused. Rank 0's process decides: if it stands still, all ranks wait.
+    again for each late rank. Memory: sums are kept for a rank until it comes, at most 256 MiB, from
+    which on the others wait. What a model sums in its own passes, such as statistics of
+    BatchNormalization, would have all ranks wait, and is refused. Rank 0's process decides: if it
+    stands still, all ranks wait.
 
     Args:
       backups: The number b of ranks whose gradients an update does without, at least 1 and below

@@ -96,6 +96,9 @@ class Replicas(Protocol):
           all_rows: Those of all replicas.
         """
 
+    def dropped_examples(self) -> int | None:
+        """Returns the examples that updates have done without; None: replicas wait for all."""
+
     def sum_by(
         self,
         compress: CompressBucket,

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from tfdp.base import recording, words
 from tfdp.communication.replicas import Value
 from tfdp.keras._keras import BaseOptimizer
 from tfdp.keras.optimizer.per_replica_updates import PerReplicaUpdates, call, dense
@@ -46,7 +47,7 @@ class BackupUpdates(PerReplicaUpdates):
         """Asks it of the sums, which all ranks have."""
         return whole(gradients)
 
-    def end(self, strategy: Any, optimizer: BaseOptimizer) -> None:
+    def tell(self, strategy: Any) -> None:
         """Says on rank 0 how many examples did not count since the last time."""
         sums = strategy.extended.replicas.sums_not_told()
         rows = sum(each.all_rows for each in sums)
@@ -58,13 +59,9 @@ class BackupUpdates(PerReplicaUpdates):
             for rank in range(strategy.world_size)
             if (count := sum(rank not in each.members for each in sums))
         }
-        logging.getLogger("tfdp").info(
-            "%d of %d examples (%.1f %%) did not count in %d updates, since their ranks came late: "
-            "%s.",
-            dropped,
-            rows,
-            100 * dropped / rows,
-            len(sums),
+        logging.getLogger("tfdp").warning(
+            "%d of %d examples (%s) did not count in %d updates, as their ranks came late: %s.",
+            *(dropped, rows, words.percent(dropped / rows), len(sums)),
             ", ".join(f"rank {rank} {count} times" for rank, count in late.items()),
         )
 
@@ -74,7 +71,8 @@ def _summed(step: ReplicaStep, values: list[Value], are_own: list[bool]) -> list
     if not own or step.num_replicas == 1:
         return values
     *values, rows, all_rows = values
-    found = step.replicas.sum_of_first([values[index] for index in own], rows, all_rows)
+    with recording.watching_buckets():
+        found = step.replicas.sum_of_first([values[index] for index in own], rows, all_rows)
     for index, total in zip(own, found, strict=True):
         values[index] = total
     return values

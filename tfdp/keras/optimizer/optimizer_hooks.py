@@ -75,6 +75,12 @@ def end_rounds(strategy: Any, owner: Any) -> None:
         updating_of(one).end(strategy, one)
 
 
+def tell_updates(strategy: Any, model: Any) -> None:
+    """Says what is to be said of a model's updates at the end of `fit`; all processes call it."""
+    for one in optimizers_of(model):
+        updating_of(one).tell(strategy)
+
+
 @hook(TFOptimizer, "__init__")
 def init(original: Callable[..., Any], self: TFOptimizer, *args: Any, **kwargs: Any) -> None:
     """Wraps an optimizer's class, if it was defined under a strategy, and notes the rate."""

@@ -122,6 +122,9 @@ class Updating:
           optimizer: An optimizer that wraps no other.
         """
 
+    def tell(self, strategy: Any) -> None:
+        """Says what is to be said of the updates of a `fit` at its end. All processes call it."""
+
     def check_left_out(self) -> None:
         """Checks that a method of the user's own may leave gradients out; whole sums are used then.
 

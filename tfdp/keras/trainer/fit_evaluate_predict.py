@@ -252,6 +252,7 @@ class _Rounds(keras.callbacks.Callback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Makes the moving averages one that Keras has just written into the weights."""
         local_sgd_rounds.end_averages(self.model)
+        optimizer_hooks.tell_updates(self.model.distribute_strategy, self.model)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Ends the rounds that are open."""

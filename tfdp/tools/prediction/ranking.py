@@ -39,6 +39,7 @@ def candidates(
     compressions: Sequence[str] = ("none", "bfloat16", "int8", "powersgd"),
     rounds: Sequence[int] = ROUNDS,
     normalizes: bool = False,
+    drops: bool = False,
 ) -> list[Plan]:
     """Returns plans in the order of how much they change: simpler ones first.
 
@@ -52,6 +53,7 @@ def candidates(
       rounds: The lengths of rounds of `LocalSGD`, beside which gradients may be delayed by a step;
         empty for no synchronization.
       normalizes: Whether plain BatchNormalization may have a replica's own statistics, too.
+      drops: Whether updates may do without the rank that is last.
 
     >>> len(candidates(Plan(), ["native", "tree"], [2**20], ["none", "int8"], []))
     4
@@ -96,14 +98,16 @@ def candidates(
         for plan in summed
         if normalizes and plan.is_exact
     ]
-    return summed + own + delayed + apart
+    dropped = dataclasses.replace(base, compression="none", synchronization="backup")
+    without = [dropped] if drops and base.shard == "none" and base.accumulation == 1 else []
+    return summed + own + delayed + apart + without
 
 
 def ranked(plans: Iterable[Plan], work: Workload, cluster: ClusterModel) -> list[Prediction]:
     """Returns the predictions of plans: those that are exact, then the others.
 
-    In each part the fastest comes first; of the plans within :data:`WORTH` of that, the one that
-    was given first is taken to be faster.
+    In each part the fastest comes first, by examples that count. Of the plans within :data:`WORTH`
+    of that, the one that was given first is taken to be faster.
 
     >>> from tfdp.tools.prediction.workload import GradientTensor
     >>> from tfdp.topology import Links
@@ -114,15 +118,20 @@ def ranked(plans: Iterable[Plan], work: Workload, cluster: ClusterModel) -> list
     """
     found = [predict(plan, work, cluster) for plan in plans]
     least = {
-        exact: min((one.step_seconds for one in found if one.plan.is_exact == exact), default=0.0)
+        exact: min((_pace(one) for one in found if one.plan.is_exact == exact), default=0.0)
         for exact in (True, False)
     }
 
     def key(one: Prediction) -> tuple[bool, float]:
-        near = one.step_seconds <= (1 + WORTH) * least[one.plan.is_exact]
-        return not one.plan.is_exact, 0.0 if near else one.step_seconds
+        near = _pace(one) <= (1 + WORTH) * least[one.plan.is_exact]
+        return not one.plan.is_exact, 0.0 if near else _pace(one)
 
     return sorted(found, key=key)  # which keeps the order of equals
+
+
+def _pace(one: Prediction) -> float:
+    """Returns the seconds for each example that counts: some plans drop some."""
+    return one.step_seconds / one.examples
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,10 +13,12 @@ from tfdp.communication.engines.host.first_arrivals import FirstArrivals
 class Ranks:
     """Ranks in threads of this process."""
 
-    def __init__(self, world_size, count, most_kept=8):
+    def __init__(self, world_size, count, most_kept_bytes=2**20):
         memory = Memory()
         self.of_rank = [
-            FirstArrivals(MemoryTransport(memory, rank), rank, [0] * world_size, count, most_kept)
+            FirstArrivals(
+                MemoryTransport(memory, rank), rank, [0] * world_size, count, most_kept_bytes
+            )
             for rank in range(world_size)
         ]
         self.drivers = [Driver() for _ in range(world_size)]
@@ -84,6 +86,7 @@ def test_those_that_come_first_are_summed_and_the_late_one_takes_their_sum(ranks
     assert members(ranks, 0) == members(ranks, 1) == members(ranks, 2) == [tuple(others)] * 3
     (one, *_) = ranks.of_rank[late].closed
     assert (one.rows, one.all_rows) == (4, 6)
+    assert ranks.of_rank[late].dropped_rows == 3 * 2
 
 
 @pytest.mark.parametrize("ranks", [(4, 3)], indirect=True)
@@ -136,7 +139,7 @@ class Late(MemoryTransport):
 
 
 def test_no_more_sums_are_kept_for_a_rank_than_is_said():
-    ranks = Ranks(2, 1, most_kept=2)
+    ranks = Ranks(2, 1, most_kept_bytes=2 * 12)
     Late.may_fetch.clear()
     ranks.of_rank[1]._transport.__class__ = Late
     try:

@@ -36,6 +36,11 @@ class ArrivalSums:
         """The latest sums that this rank has taken part in, or taken; the last one last."""
         return list(self._arrivals.closed)
 
+    @property
+    def dropped_rows(self) -> int:
+        """The examples that sums so far do without, as far as this rank knows."""
+        return self._arrivals.dropped_rows
+
     def take_untold(self) -> list[ClosedSum]:
         """Returns the sums since the last call."""
         return self._arrivals.take_untold()

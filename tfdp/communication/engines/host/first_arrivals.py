@@ -36,8 +36,8 @@ _LANES = 64
 # The sums that a rank remembers who was in them.
 _MOST_KNOWN = 2**16
 
-# The sums that a late rank has not fetched, at most: a further one waits until it has fetched one.
-MOST_KEPT = 8
+# The most bytes of sums that a late rank has not fetched: a further one waits until it fetches one.
+MOST_KEPT_BYTES = 2**28
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,10 +63,11 @@ class FirstArrivals:
       rank: The rank of this process.
       hosts: For each rank the index of its host.
       count: The number of ranks that close a sum.
-      most_kept: The number of sums that are kept for a rank at most.
+      most_kept_bytes: The most bytes of sums that are kept for a rank; one is always kept.
 
     Attributes:
       closed: What this rank knows of the latest sums, the last one last.
+      dropped_rows: The examples that sums so far do without, as far as this rank knows.
     """
 
     def __init__(
@@ -75,10 +76,10 @@ class FirstArrivals:
         rank: int,
         hosts: Sequence[int],
         count: int,
-        most_kept: int = MOST_KEPT,
+        most_kept_bytes: int = MOST_KEPT_BYTES,
     ) -> None:
         self._transport, self._rank, self._count = transport, rank, count
-        self._hosts, self._most_kept = tuple(hosts), most_kept
+        self._hosts, self._most_kept_bytes = tuple(hosts), most_kept_bytes
         self._number = 0  # of the next sum
         self._closing = self._next_closing()
         self._kept: dict[int, collections.deque[_Fetched]] = collections.defaultdict(
@@ -89,6 +90,7 @@ class FirstArrivals:
         self._ended = threading.Event()
         self.closed: collections.deque[ClosedSum] = collections.deque(maxlen=_MOST_KNOWN)
         self._untold: collections.deque[ClosedSum] = collections.deque(maxlen=_MOST_KNOWN)
+        self.dropped_rows = 0
         if rank == 0:
             arbiter = HostCollective([_until(_Arbiter(transport, len(hosts), count))], np.empty(0))
             self._driver.hand_over(arbiter, "", lambda error: self._ended.set())
@@ -135,6 +137,7 @@ class FirstArrivals:
         closed = ClosedSum(members, int(of_ranks[list(members)].sum()), all_rows)
         self.closed.append(closed)
         self._untold.append(closed)
+        self.dropped_rows += all_rows - closed.rows
         late = [rank for rank in range(len(self._hosts)) if rank not in members]
         senders = {rank: members[place % len(members)] for place, rank in enumerate(late)}
         if self._rank not in members:
@@ -157,7 +160,7 @@ class FirstArrivals:
         kept = self._kept[rank]
         while kept and kept[0].done():
             kept.popleft()
-        if len(kept) >= self._most_kept:
+        if kept and (len(kept) + 1) * result.nbytes > self._most_kept_bytes:
             yield [kept.popleft()]
         # The operations that use the sum may write into its memory.
         request, fetched = self._transport.send(result.copy(), rank, _SUM), _Fetched()
