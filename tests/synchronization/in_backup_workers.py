@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 
 import tfdp
 from tfdp.base import batch_shards
@@ -157,7 +158,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", tiers.first_of(*CASES))
 def test_training_is_that_of_one_device_without_the_rows_that_came_late(case, strategy, board):
     """Who comes first is chance; of the last batch two ranks have no rows."""
     x, y = harness.regression_data(22)
@@ -179,7 +180,7 @@ def turns(step):
     return step % RANKS
 
 
-@pytest.mark.parametrize("computes", [False, True], ids=["skips", "computes"])
+@pytest.mark.parametrize("computes", tiers.first_of(False, True), ids=["skips", "computes"])
 def test_a_late_rank_drops_its_gradients_and_metrics_are_of_what_was_computed(
     computes, strategy, board
 ):
@@ -293,6 +294,16 @@ def test_gradients_that_depend_on_all_ranks_are_refused_with_the_line(strategy):
         tfdp.errors.PartitionError, match=r"must not depend on what all ranks.*per_r"
     ):
         model.fit(x, y, batch_size=7, verbose=0)
+
+
+def test_each_rank_may_normalize_by_its_own_rows(board):
+    """Their moving statistics are those of all, for which ranks wait."""
+    x, y = harness.regression_data(14)
+    options = {"synchronization": BackupWorkers(1), "batch_normalization": "per_replica"}
+    model = made(harness.strategy(None, **options), normalized)
+    model.fit(x, y, batch_size=7, verbose=0)
+    alike(board, [each.numpy().tobytes().hex() for each in model.variables])
+    assert len(model.distribute_strategy.counted_ranks()) == 2
 
 
 def test_updates_in_run_are_refused(strategy):

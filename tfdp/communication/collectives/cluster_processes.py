@@ -225,13 +225,7 @@ class ClusterProcesses(Meetings):
         return HostEngine(choice.name, self._transport, self._driver, devices, first, hosts)
 
     def arrival_sums(self, choice: EngineChoice, device: str, count: int) -> ArrivalSums:
-        """Makes the sums over ranks that come first; all processes must make the same.
-
-        Args:
-          choice: MPI's engine.
-          device: The device of this process' replica.
-          count: The number of ranks that a sum waits for.
-        """
+        """Makes sums that wait for `count` ranks, for the one replica of each, by MPI's engine."""
         assert choice.launcher is not None
         apart = mpi_transport.transport(choice.launcher, self.rank)
         self._arrivals.append(FirstArrivals(apart, self.rank, self.hosts, count))
