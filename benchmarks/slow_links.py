@@ -38,6 +38,7 @@ ARGUMENTS = (
     "synchronization=DiLoCo(50)",
     "synchronization=DiLoCo(50, fragments=12)",
     "synchronization=DiLoCo(50, fragments=12, overlap=0.5)",
+    "synchronization=Delayed()",
     NOTHING_SENT,
 )
 
@@ -128,7 +129,7 @@ def _slow_links(options: SlowLinksOptions, parser: argparse.ArgumentParser) -> i
 def run(options: SlowLinksOptions, console: Console | None = None) -> int:
     """Measures each compression and synchronization, and prints a table.
 
-    Cost: rounds x 14 trainings of all ranks, each 30 to 60 s on two cores.
+    Cost: rounds x 15 trainings of all ranks, each 30 to 60 s on two cores.
 
     Args:
       options: The options that say what to measure.

@@ -13,7 +13,7 @@ from keras.optimizers import SGD
 import tfdp
 from tfdp import compression
 from tfdp.compression import ErrorFeedback
-from tfdp.synchronization import DiLoCo, Gossip, LocalSGD
+from tfdp.synchronization import Delayed, DiLoCo, Gossip, LocalSGD
 
 pytestmark = [pytest.mark.slow, harness.in_one_process]
 
@@ -313,6 +313,7 @@ ROUNDS = {
     "DiLoCo": DiLoCo(2),
     "DiLoCo, overlapping": DiLoCo(2, overlap=0.5),
     "Gossip": Gossip(),
+    "Delayed": Delayed(),
 }
 
 

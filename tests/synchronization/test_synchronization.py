@@ -6,7 +6,7 @@ import pytest
 
 import tfdp
 from tfdp.strategy import option_checks
-from tfdp.synchronization import DiLoCo, Gossip, LocalSGD
+from tfdp.synchronization import BackupWorkers, Delayed, DiLoCo, Gossip, LocalSGD
 
 DEVICES = ["CPU:0"]
 
@@ -16,6 +16,39 @@ DEVICES = ["CPU:0"]
 def test_a_round_has_a_whole_number_of_updates(kind, every):
     with pytest.raises(ValueError, match=rf"`every` of {kind.__name__} must be a whole number"):
         kind(every)
+
+
+@pytest.mark.parametrize("steps", [0, -1, 1.5, True, None])
+def test_a_delay_is_a_whole_number_of_updates(steps):
+    with pytest.raises(ValueError, match=r"`steps` of Delayed must be a whole number.*Delayed\(\)"):
+        Delayed(steps)
+    assert Delayed(2).describe() != Delayed().describe()
+
+
+@pytest.mark.parametrize("backups", [0, -1, 1.5, True, None])
+def test_the_ranks_that_are_dropped_are_a_whole_number(backups):
+    with pytest.raises(
+        ValueError, match=r"`backups` of BackupWorkers must be a whole number of ra"
+    ):
+        BackupWorkers(backups)
+    assert BackupWorkers(2).describe() != BackupWorkers(1).describe()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_replicas_of_one_process_are_one_rank_which_is_not_dropped(count):
+    devices = [f"CPU:{index}" for index in range(count)]
+    with pytest.raises(ValueError, match=r"must be left.*BackupWorkers\(backups=1\).*is one rank"):
+        tfdp.DataParallelStrategy(devices, synchronization=BackupWorkers(1))
+
+
+def test_a_rank_that_is_dropped_has_one_replica_and_an_engine_that_goes_on():
+    check = option_checks.check_ranks
+    with pytest.raises(ValueError, match=r"one replica.*2 replicas.*-n 6 --engine mpi"):
+        check(BackupWorkers(1), 3, 2, "mpi")
+    with pytest.raises(ValueError, match=r"need MPI's engine.*TensorFlow's engine, in whose"):
+        check(BackupWorkers(1), 3, 1, "tensorflow")
+    check(BackupWorkers(2), 3, 1, "mpi")
+    check(Delayed(), 1, 2, "tensorflow")
 
 
 @pytest.mark.parametrize("steps", [-1, 0.5, None])
@@ -50,9 +83,29 @@ def test_of_synchronizations_diloco_alone_takes_a_compression():
     for synchronization in (LocalSGD(2), Gossip()):
         with pytest.raises(ValueError, match=r"DiLoCo alone.*SGD\(1\.0\)\), which is LocalSGD"):
             tfdp.DataParallelStrategy(DEVICES, synchronization=synchronization, compression=cast)
+    with pytest.raises(ValueError, match=r"`Delayed` sends whole gradients.*Delayed.*Cast"):
+        tfdp.DataParallelStrategy(DEVICES, synchronization=Delayed(), compression=cast)
+    with pytest.raises(ValueError, match=r"`BackupWorkers` drops gradients.*BackupWorkers.*Cast"):
+        tfdp.DataParallelStrategy(DEVICES, synchronization=BackupWorkers(1), compression=cast)
     own = tfdp.compression.MomentumCorrection(tfdp.compression.TopK(0.1))
     with pytest.raises(ValueError, match="must be the outer optimizer's"):
         tfdp.DataParallelStrategy(DEVICES, synchronization=DiLoCo(2), compression=own)
+
+
+@pytest.mark.parametrize("shard", ["optimizer", "gradients", "parameters"])
+def test_no_synchronization_goes_with_a_shard(shard):
+    reasons = {LocalSGD(2): "one set of weights", Delayed(): "own terms of"}
+    for synchronization, why in {**reasons, BackupWorkers(1): "no rank waits"}.items():
+        with pytest.raises(ValueError, match=rf"{why}.*Received '{shard}' and .*leave one of them"):
+            tfdp.DataParallelStrategy(
+                ["CPU:0", "CPU:1"], synchronization=synchronization, shard=shard
+            )
+
+
+def test_a_compiled_strategy_has_no_synchronization():
+    for synchronization in (Delayed(), BackupWorkers(1), LocalSGD(2)):
+        with pytest.raises(ValueError, match=rf"must be None.*{type(synchronization).__name__}"):
+            tfdp.XLAStrategy(synchronization=synchronization)
 
 
 def test_no_optimizer_is_made_before_the_processes_have_joined():

@@ -86,6 +86,7 @@ class StepLine:
     bytes_sent: Amount | None = None
     loss_scale: float | None = None
     skipped_steps: Count | None = None
+    dropped_examples: Count | None = None
     gradient_norm: float | None = None
     trust_ratios: Mapping[str, float] | None = None
     compression_error: float | None = None

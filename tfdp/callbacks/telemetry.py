@@ -41,6 +41,7 @@ class Telemetry(keras.callbacks.Callback):
       travels with them; `endings` are at the end of the step, with the metrics. A sum of several
       dtypes counts once for each.
     - `loss_scale` and `skipped_steps`, with a `LossScaleOptimizer`.
+    - `dropped_examples`, with `tfdp.synchronization.BackupWorkers`: those of late ranks.
     - In samples `communication_seconds`, the *exposed* communication: from the end of the backward
       pass, when the last gradient is there, to the last bucket's sum. It leaves out what was sent
       while the backward pass went on, but holds the waiting for a rank that comes late.
@@ -188,6 +189,7 @@ class Telemetry(keras.callbacks.Callback):
             self._step = self._steps_before(epoch)
         self._epoch, self._epoch_began = epoch, time.perf_counter()
         self._applied = applied_steps(self.model.optimizer)
+        self._dropped_before = self._dropped_so_far()
         self._clock.start()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -234,7 +236,7 @@ class Telemetry(keras.callbacks.Callback):
         reads_loss = self._reads_all_losses or is_sample
         if reads_loss and np.ndim(logs.get("loss", ())) == 0:
             line["loss"] = float(logs["loss"])
-        line |= self._loss_scale(line["steps"])
+        line |= self._loss_scale(line["steps"]) | self._dropped()
         if "compute_seconds" in line:
             waits = (
                 line.get(f"{where}_seconds", 0.0) for where in ("first_bucket_wait", "meeting")
@@ -277,6 +279,16 @@ class Telemetry(keras.callbacks.Callback):
         skipped = steps - (self._applied - before)
         # The number is below 0 if one step applies the optimizer more than once.
         return {"loss_scale": scale} | ({"skipped_steps": skipped} if skipped >= 0 else {})
+
+    def _dropped(self) -> dict[str, int]:
+        """Returns how many examples did not count since the line before."""
+        dropped = self._dropped_so_far()
+        before, self._dropped_before = self._dropped_before, dropped
+        return {} if dropped is None or before is None else {"dropped_examples": dropped - before}
+
+    def _dropped_so_far(self) -> int | None:
+        replicas = replicas_of(self.model.distribute_strategy)
+        return None if replicas is None else replicas.dropped_examples()
 
     def _name_straggler(self, processes: ProcessGroup) -> None:
         seconds = float(np.median(self._sample_seconds)) if self._sample_seconds else 0.0

@@ -28,7 +28,17 @@ class ExchangeOptions:
         """Whether code of the replicas' own wants partials of gradients, and not their sums."""
         if self.shard is not None:  # parts are cast in the program itself
             return self.update_compression is not None
-        return not (self.compression is None and self.synchronization is None)
+        return self.compression is not None or self.replicas_differ or not self.replicas_wait
+
+    @property
+    def replicas_differ(self) -> bool:
+        """Whether replicas update by themselves, and so have weights of their own meanwhile."""
+        return self.synchronization is not None and self.synchronization.replicas_differ
+
+    @property
+    def replicas_wait(self) -> bool:
+        """Whether an update waits for the gradients of all replicas."""
+        return self.synchronization is None or self.synchronization.replicas_wait
 
     @property
     def cast(self) -> Cast | None:

@@ -10,7 +10,8 @@ import importlib
 from typing import Any
 
 from tfdp.base import hooks
-from tfdp.keras.optimizer.local_sgd_rounds import end_averages, end_rounds
+from tfdp.keras.optimizer.local_sgd_rounds import end_averages
+from tfdp.keras.optimizer.optimizer_hooks import end_rounds
 from tfdp.keras.replica_step import StrategyState
 from tfdp.keras.trainer.compiled_steps import compile_ahead
 from tfdp.keras.trainer.partitioned_steps import explain

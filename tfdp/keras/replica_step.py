@@ -22,9 +22,12 @@ class StrategyState:
 
     Attributes:
       warned_about: The subjects that were warned about.
+      batches: A number that all batches of steps which do not wait have made, a `tf.Variable`; None
+        before the first.
     """
 
     warned_about: set[str] = dataclasses.field(default_factory=set)
+    batches: Any = None
 
 
 @dataclasses.dataclass

@@ -58,6 +58,14 @@ class Communicator(Protocol):
     def keeps_partials(self) -> bool:
         """Whether partials stay such wherever they can, as code of the replicas' own wants them."""
 
+    @property
+    def partials_by_rows(self) -> bool:
+        """Whether a replica's term of what is replicated is its share by its rows of the batch.
+
+        Then the terms of some replicas alone make the value of a batch of their rows, times the
+        share that these rows have of all.
+        """
+
     def sum(self, specs: Sequence[tf.TensorSpec], compared: Sequence[str] = ()) -> Collective:
         """Takes partials, and gives their sums over the replicas: the same bits on all of them.
 
@@ -76,11 +84,20 @@ class Communicator(Protocol):
         """
 
     def by_replicas(
-        self, function: Callable[..., Sequence[tf.Tensor]], specs: Sequence[tf.TensorSpec]
+        self,
+        function: Callable[..., Sequence[tf.Tensor]],
+        specs: Sequence[tf.TensorSpec],
+        beside: bool = False,
     ) -> Collective:
         """Runs a function as each replica, given its tensors; it exchanges what it will.
 
         Gives what the function does, and then a boolean scalar, which says nothing.
+
+        Args:
+          function: The function.
+          specs: What it is given.
+          beside: Whether what it exchanges runs beside all other collectives, in no order with
+            them.
         """
 
     def sum_parts(self, dtype: tf.DType, shardings: Sequence[Sharding]) -> Collective:

@@ -37,6 +37,7 @@ class ReplicaProgram:
       dtypes: The dtypes of what it returns.
       report: What it exchanges, and why.
       source: The one-device program that it was made from.
+      may_skip: Whether a replica whose terms are left out already may run it on no examples.
     """
 
     name: str
@@ -48,6 +49,7 @@ class ReplicaProgram:
     dtypes: Sequence[tf.DType]
     report: ProgramRecord
     source: SourceGraph
+    may_skip: bool = False
 
 
 def partition(
@@ -173,4 +175,9 @@ def partition(
         dtypes=[output.dtype for output in returned],
         report=program.report,
         source=source,
+        # What replicas exchange besides needs the examples of all.
+        may_skip=program.may_skip
+        and not any(kept)
+        and not (sparse or ragged)
+        and all(each.kind == "update" for each in program.report.exchanged),
     )

@@ -38,6 +38,8 @@ class PerReplicaCall:
       gives_alike: Whether all replicas are given the same by it; else each has its own.
       cuts: Of each value that it gives how it is sharded, where each replica is given its part;
         None: it gives no parts.
+      beside: Whether what it exchanges runs beside the program's collectives.
+      takes_rows: Whether it is given the numbers of examples after the values, see `own_call`.
     """
 
     def __init__(
@@ -46,9 +48,12 @@ class PerReplicaCall:
         are_rows: Sequence[bool],
         gives_alike: bool,
         cuts: Sequence[Sharding] | None,
+        beside: bool = False,
+        takes_rows: bool = False,
     ) -> None:
         self.of_replica, self.are_rows = of_replica, list(are_rows)
-        self.gives_alike, self.cuts = gives_alike, cuts
+        self.gives_alike, self.cuts, self.beside = gives_alike, cuts, beside
+        self.takes_rows = takes_rows
 
     def run(self, tensors: Sequence[tf.Tensor], are_partials: Sequence[bool]) -> list[tf.Tensor]:
         """Runs it in the place of the call, given the tensors that `parts_of` makes of values."""
@@ -61,7 +66,7 @@ class PerReplicaCall:
         return [
             tf.IndexedSlices(next(given), next(given), next(given)) if is_rows else next(given)
             for is_rows in self.are_rows
-        ]
+        ] + list(given)
 
 
 def own_call(
@@ -72,6 +77,8 @@ def own_call(
     gives_alike: bool = True,
     reads: Sequence[tf.Variable] = (),
     cuts: Sequence[Sharding] | None = None,
+    beside: bool = False,
+    takes_rows: bool = False,
 ) -> list[Value]:
     """Puts a call into the program that is being traced.
 
@@ -86,12 +93,17 @@ def own_call(
       reads: The variables that it may read alone.
       cuts: Of each value that it gives how it is sharded, if each replica is given its part; None:
         it gives no parts.
+      beside: Whether what it exchanges runs beside the program's other collectives, rather than
+        after those before it: none of them waits for it, but for those that need its results.
+      takes_rows: Whether `of_replica` is given, after the values, how many examples the replica has
+        of the program's batch, and how many all have. It may do without some replicas' terms, and
+        so no value may have been summed before, or depend on such a sum.
 
     Returns:
       What one device makes of the values.
     """
     are_rows = [isinstance(value, tf.IndexedSlices) for value in values]
-    call = PerReplicaCall(of_replica, are_rows, gives_alike, cuts)
+    call = PerReplicaCall(of_replica, are_rows, gives_alike, cuts, beside, takes_rows)
 
     def tfdp_per_replica_call(*tensors: tf.Tensor) -> list[Value]:
         setattr(tf.compat.v1.get_default_graph(), _CALL, call)

@@ -286,6 +286,10 @@ class Redistribution:
         """
         if self.program.num_replicas == 1:
             return output
+        if self.program.communicator.partials_by_rows and output.dtype.is_floating:
+            batch = self.program.only_batch
+            if batch is not None:
+                return self.by_rows(output, Sharded(0, batch))
         if self.program.communicator.keeps_partials and output.dtype.is_floating:
             count = self.write.constant(self.program.num_replicas, output.dtype)
             return self.write.divide(output, count)

@@ -73,6 +73,7 @@ class ProgramBuilder:
         ones could not be told apart.
       regions: By the number of each `marks.PerReplicaRegion` how its rows are sharded; None:
         not.
+      may_skip: Whether a replica need not compute where its terms are left out already.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class ProgramBuilder:
         self.externals: list[tuple[Output, Sequence[tf.Tensor]]] = []
         self.functions: list[FunctionDef] = []
         self.collectives: dict[str, Collective] = {}
-        self.keeps_whole = self._sends_nothing = False
+        self.keeps_whole = self.may_skip = self._sends_nothing = False
         self.report = ProgramRecord(communicator.num_replicas)
         self.latest_layouts: dict[tuple[Batch, SizeLike], Sharded] = {}
         self.entries: set[Batch] = set()
@@ -108,6 +109,7 @@ class ProgramBuilder:
         self._sizes: dict[tuple[Writer, SizeLike], Output] = {}
         self._flags: dict[tuple[str, Output], Output] = {}
         self._last: dict[Writer, str] = {}
+        self._last_beside: dict[Writer, str] = {}
         self._fixed: dict[FixedShard, Place] = {}
         self._compared: tuple[Output, tf.TensorSpec, Sequence[str]] | None = None
 
@@ -148,6 +150,12 @@ class ProgramBuilder:
         start = write.gather(write.constant(list(begins)), self.rank)
         self.main.control = control
         return Place(counts, count, count, start, write.constant(batch.bounds[-1]))
+
+    @property
+    def only_batch(self) -> Batch | None:
+        """The batch whose examples the program is given; None where there are several, or none."""
+        batches = [each for each in self.places if not isinstance(each, FixedShard)]
+        return batches[0] if len(batches) == 1 else None
 
     @property
     def batches(self) -> list[Batch]:
@@ -269,6 +277,7 @@ class ProgramBuilder:
         why: str,
         contents: Sequence[Content] = (),
         makes_whole: bool = False,
+        beside: bool = False,
     ) -> list[Output]:
         """Writes a collective into a function, after the last one there.
 
@@ -281,6 +290,7 @@ class ProgramBuilder:
           why: What it needed it for, in words.
           contents: What is known of the tensors that travel; (): the names and dtypes of `inputs`.
           makes_whole: Whether it gives a tensor whole of which each replica has its examples.
+          beside: Whether it runs beside the others, after the last one that does.
 
         Raises:
           NeedlessError: What it gives has been made without it, see `sending_nothing`.
@@ -294,6 +304,7 @@ class ProgramBuilder:
         outputs = self.in_order(
             writer,
             lambda: Arithmetic(writer).call(name, [*inputs, *keys, *captures], collective.dtypes),
+            beside,
         )
         self.report.exchanged.append(
             Exchanged(
@@ -321,16 +332,21 @@ class ProgramBuilder:
             found.append([tensors[index] for index in members])
         return found
 
-    def in_order(self, writer: Writer, write: Any) -> list[Output]:
-        """Writes what contains a collective so that it begins after the last one of a function."""
-        if writer is self.main:
+    def in_order(self, writer: Writer, write: Any, beside: bool = False) -> list[Output]:
+        """Writes what contains a collective so that it begins after the last one of a function.
+
+        Of the program's function; in others what may run beside the others is in their order.
+        """
+        beside = beside and writer is self.main
+        last = self._last_beside if beside else self._last
+        if writer is self.main and not beside:
             self.compare_at_last()
         before = writer.control
-        if writer in self._last:
-            writer.control = (*before, self._last[writer])
+        if writer in last:
+            writer.control = (*before, last[writer])
         outputs: list[Output] = write()
         writer.control = before
-        self._last[writer] = f"^{writer.written[-1]}"
+        last[writer] = f"^{writer.written[-1]}"
         return outputs
 
     @contextlib.contextmanager
@@ -367,8 +383,8 @@ class ProgramBuilder:
 
         TensorFlow would leave out a collective whose result one replica's caller has no use for.
         """
-        last = [self._last[writer].removeprefix("^")] if writer in self._last else []
-        return [*others, *last]
+        every = [last[writer] for last in (self._last_beside, self._last) if writer in last]
+        return [*others, *(each.removeprefix("^") for each in every)]
 
 
 def _outwards(writer: Writer) -> Iterator[Writer]:

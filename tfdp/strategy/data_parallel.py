@@ -69,13 +69,14 @@ class DataParallelStrategy(OneDevicePrograms):
         replicas. It applies to gradients that reach the optimizer as sums over the examples, scaled
         or not. If a step computes a norm of gradients, their sum travels uncompressed. None: no
         compression.
-      synchronization: The method in place of the sum of gradients, an object of
-        `tfdp.synchronization`, such as `LocalSGD(every=10)` or `DiLoCo(every=50)`. Each replica
-        updates its own weights. After so many updates, at an epoch's end and in `synchronize` all
-        replicas get one set of weights again. In between a tape returns a replica's own gradients,
-        and clipping acts on these. Replicas no longer train as one device does; each method is that
-        of its paper. With `compression` the outer gradients of `DiLoCo` are compressed. None:
-        gradients are summed.
+      synchronization: The method in place of a sum of gradients that each step waits for, an object
+        of `tfdp.synchronization`. With `Delayed()` the sum travels while the next step computes,
+        and is applied in it, as on one device that delays its gradients. With all others, such as
+        `LocalSGD(every=10)` or `DiLoCo(every=50)`, each replica updates its own weights. After so
+        many updates, at an epoch's end and in `synchronize` all replicas get one set of weights
+        again. In between a tape returns a replica's own gradients, and clipping acts on these.
+        Replicas no longer train as one device does; each method is that of its paper. With
+        `compression` the outer gradients of `DiLoCo` are compressed. None: gradients are summed.
       shard: The state of which each replica holds only a shard (ZeRO, 1910.02054). "optimizer":
         the optimizer's state, and moving averages. "gradients": also accumulated gradients; then
         each micro-batch sends half as much as a window does otherwise. "parameters": also weights
@@ -199,6 +200,8 @@ class DataParallelStrategy(OneDevicePrograms):
         choice = collectives.choose(
             engine, processes.rank, processes.world_size, worker_devices, os.environ
         )
+        sizes = processes.world_size, processes.local_size
+        option_checks.check_ranks(synchronization, *sizes, choice.name)
         number = processes.compare_strategies(
             {
                 "engine": choice.name,
@@ -224,6 +227,11 @@ class DataParallelStrategy(OneDevicePrograms):
             bucket_bytes=bucket_bytes or _bucket_bytes_of(topology),
             exchange=ExchangeOptions(compression, synchronization, shard),
         )
+        if synchronization is not None and not synchronization.replicas_wait:
+            assert isinstance(processes, collectives.ClusterProcesses)
+            count = synchronization.num_counted(processes.world_size)
+            sums = processes.arrival_sums(choice, extended.worker_devices[0], count)
+            extended.replicas.arrivals = sums
         self.adapter_state = tfdp_keras.StrategyState()
         self.compression = compression
         self.synchronization = synchronization
@@ -310,10 +318,10 @@ class DataParallelStrategy(OneDevicePrograms):
     def synchronize(self, owner: Any) -> None:
         """Ends the open round of a `synchronization`: all replicas get one set of weights.
 
-        `fit` does so at the end of each epoch. Call it after `train_on_batch`, or in a loop of
-        your own, before you use weights outside of training, and there after
-        `optimizer.finalize_variable_values`. All ranks must call it. If no round is open, nothing
-        is sent, except for optimizers with `use_ema`.
+        Under `Delayed` it applies the gradients that wait. `fit` does so at the end of each epoch.
+        Call it after `train_on_batch`, or in a loop of your own, before you use weights outside of
+        training, and there after `optimizer.finalize_variable_values`. All ranks must call it. If
+        no round is open, nothing is sent, except for optimizers with `use_ema`.
 
         Args:
           owner: An optimizer, or a model, for the variables of its optimizers.
@@ -344,6 +352,19 @@ class DataParallelStrategy(OneDevicePrograms):
             )
         tfdp_keras.end_rounds(self, owner)
         tfdp_keras.end_averages(owner)
+
+    def counted_ranks(self) -> list[tuple[int, ...]]:
+        """Returns for each of the latest updates the ranks whose gradients counted in it.
+
+        Without `tfdp.synchronization.BackupWorkers`, where it is all ranks, the list is empty. It
+        has at most 65,536 updates, the last one last. A rank that is late does not know of the
+        updates that it has not made yet.
+
+        >>> DataParallelStrategy(["CPU:0", "CPU:1"]).counted_ranks()
+        []
+        """
+        sums = self.extended.replicas.arrivals
+        return [] if sums is None else [each.members for each in sums.closed]
 
     def split(self, batch: Any) -> Any:
         """Divides one global batch into the replicas' shards, in order and as evenly as possible.

@@ -30,10 +30,7 @@ def check_synchronization(
     # To make the optimizer would run an operation, before the processes have joined.
     if not synchronization.has_outer_optimizer:
         raise ValueError(
-            "`compression` must have gradients to compress, and of all synchronizations DiLoCo "
-            f"alone sends some, but received {synchronization!r} and {compression!r}. Leave "
-            "`compression` out, or use DiLoCo(every=10, outer_optimizer=lambda: "
-            "keras.optimizers.SGD(1.0)), which is LocalSGD(every=10)."
+            f"{synchronization.no_compression} Received {synchronization!r} and {compression!r}."
         )
     if isinstance(compression, UpdateCompression) and compression.has_momentum:
         raise ValueError(
@@ -76,8 +73,8 @@ def check_shard(
         )
     if synchronization is not None:
         raise ValueError(
-            f"`shard` needs one set of weights after each update, but received {shard!r} and "
-            f"{synchronization!r}, within whose rounds each replica has its own. Leave one out."
+            f"{synchronization.no_shard} Received {shard!r} and {synchronization!r}: leave one of "
+            "them out."
         )
     sums_parts = isinstance(compression, UpdateCompression) and compression.sums_parts
     if not (compression is None or isinstance(compression, Cast) or sums_parts):
@@ -86,6 +83,44 @@ def check_shard(
             f"{shard!r} and {compression!r}, which needs whole ones. Use "
             "compression=tfdp.compression.ErrorFeedback(tfdp.compression.Int8()), or "
             'tfdp.compression.Cast("bfloat16"), or leave one out.'
+        )
+
+
+def check_ranks(
+    synchronization: Synchronization | None, world_size: int, local_size: int, engine: str
+) -> None:
+    """Checks that a synchronization that does not wait for all ranks can do without some.
+
+    Args:
+      synchronization: The synchronization.
+      world_size: The number of ranks.
+      local_size: The number of replicas of each.
+      engine: The name of the engine between them.
+
+    Raises:
+      ValueError: Too few ranks are left, a rank has several replicas, or the engine cannot carry
+        it.
+    """
+    if synchronization is None or synchronization.replicas_wait:
+        return
+    received = f"but received {synchronization!r}"
+    if synchronization.num_counted(world_size) < 1:
+        ranks = "there is one rank" if world_size == 1 else f"there are {world_size} ranks"
+        raise ValueError(
+            f"Some ranks must be left whose gradients count, {received} and {ranks}, each a "
+            "process. Start more with `tfdp run -n 4 --engine mpi train.py`, or drop fewer."
+        )
+    if local_size > 1:
+        raise ValueError(
+            f"A rank that may be left out must have one replica, {received} and {local_size} "
+            "replicas in each process. Start a process for each device: `tfdp run -n "
+            f"{world_size * local_size} --engine mpi train.py`."
+        )
+    if engine != "mpi":
+        raise ValueError(
+            f"Ranks that do not wait need MPI's engine, {received} and TensorFlow's engine, in "
+            "whose collectives every rank of a group waits for all others. Start all ranks with "
+            "MPI's launcher: `tfdp run -n 4 --engine mpi train.py`."
         )
 
 

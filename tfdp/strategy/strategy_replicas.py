@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfdp.base.sharding import Sharding
 from tfdp.communication.collectives import CompressBucket, Reducer, Transport, map_values
+from tfdp.communication.engines.host import ArrivalSums, ClosedSum
 from tfdp.communication.replicas import ProcessGroup, Rows, Value, one_device
 from tfdp.compression import Compression
 from tfdp.compression.exchange import ExchangeOptions
@@ -23,6 +24,7 @@ class StrategyReplicas:
 
     Attributes:
       reducer: Sums the replicas' buffers in graphs.
+      arrivals: Sums over those that come first; None: all wait for all.
 
     Args:
       devices: The devices of this process' replicas.
@@ -46,6 +48,7 @@ class StrategyReplicas:
         self._between = between
         self.reducer = reducer
         self.exchange = exchange
+        self.arrivals: ArrivalSums | None = None
         compression = exchange.compression
         self._compression = compression if isinstance(compression, Compression) else None
 
@@ -100,6 +103,36 @@ class StrategyReplicas:
                 merge_rows,
                 None if compression is None else compression.sum,
             )
+
+    def sum_of_first(
+        self, values: Sequence[tf.Tensor], rows: tf.Tensor, all_rows: tf.Tensor
+    ) -> list[tf.Tensor]:
+        """Sums as `Replicas` says, in one piece, in float32 at least."""
+        assert self.arrivals is not None
+        self._check_can_communicate()
+        wide = tf.float64 if any(each.dtype == tf.float64 for each in values) else tf.float32
+        flat = [tf.cast(tf.reshape(each, [-1]), wide) for each in values]
+        with tf.name_scope("tfdp_sum_of_first"):
+            packed = tf.concat([*flat, tf.cast(rows, wide)[tf.newaxis]], 0)
+            *sums, counted = tf.split(
+                self.arrivals.sum(packed, rows, all_rows), [each.shape[0] for each in flat] + [1]
+            )
+            scale = tf.cast(all_rows, wide) / tf.maximum(counted[0], 1)
+            found = [
+                tf.cast(tf.reshape(total * scale, each.shape), each.dtype)
+                for total, each in zip(sums, values, strict=True)
+            ]
+        self.reducer.tell(values, found, lambda: packed.shape[0] * wide.size * 2)
+        return found
+
+    def dropped_examples(self) -> int | None:
+        """Counts the examples that did not count, as `Replicas` says."""
+        return None if self.arrivals is None else self.arrivals.dropped_rows
+
+    def sums_not_told(self) -> list[ClosedSum]:
+        """Returns the sums of `arrivals` since the last call."""
+        assert self.arrivals is not None
+        return self.arrivals.take_untold()
 
     def sum_by(
         self,

@@ -1,11 +1,15 @@
-"""Synchronizations: replicas that train by themselves, and agree on weights every so many updates.
+"""Synchronizations: replicas that do not wait in each step for the sum of its gradients.
 
-`DataParallelStrategy(synchronization=...)` takes one, in place of a sum of gradients in each step.
+They train by themselves, and agree on weights every so many updates; or the sum is applied later,
+or without the ranks that come late.
+`DataParallelStrategy(synchronization=...)` takes one.
 """
 
+from tfdp.synchronization.backup_workers import BackupWorkers
+from tfdp.synchronization.delayed import Delayed
 from tfdp.synchronization.diloco import DiLoCo
 from tfdp.synchronization.gossip import Gossip
 from tfdp.synchronization.local_sgd import LocalSGD
 from tfdp.synchronization.weight_averaging import Synchronization
 
-__all__ = ["DiLoCo", "Gossip", "LocalSGD", "Synchronization"]
+__all__ = ["BackupWorkers", "Delayed", "DiLoCo", "Gossip", "LocalSGD", "Synchronization"]

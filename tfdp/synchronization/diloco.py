@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from tfdp.synchronization.weight_averaging import Synchronization, check_count
+from tfdp.synchronization.weight_averaging import WeightAveraging, check_count
 
 
 @dataclasses.dataclass(frozen=True)
-class DiLoCo(Synchronization):
+class DiLoCo(WeightAveraging):
     """Lets an outer optimizer update weights by the replicas' change in a round.
 
     1. Each replica updates its weights with its own optimizer, `every` times, as in `LocalSGD`.
@@ -100,7 +100,7 @@ class DiLoCo(Synchronization):
             )
 
     def make_outer_optimizer(self) -> Any:
-        """Returns a new outer optimizer; see `Synchronization.make_outer_optimizer`.
+        """Returns a new outer optimizer; see `WeightAveraging.make_outer_optimizer`.
 
         Raises:
           TypeError: `outer_optimizer` returns something else.

@@ -3,13 +3,13 @@
 import dataclasses
 from typing import Any
 
-from tfdp.synchronization.weight_averaging import Synchronization, check_count
+from tfdp.synchronization.weight_averaging import WeightAveraging, check_count
 
 _GRAPHS = ("exponential", "ring")
 
 
 @dataclasses.dataclass(frozen=True)
-class Gossip(Synchronization):
+class Gossip(WeightAveraging):
     """Averages each replica's weights with those of its neighbours (decentralized SGD).
 
     1. Each replica updates its weights with its own optimizer, as in `LocalSGD`.
@@ -66,7 +66,7 @@ class Gossip(Synchronization):
         check_count("Gossip", "every", self.every, 1, 'Gossip("exponential", every=1)')
 
     def mixings(self, num_replicas: int) -> tuple[tuple[int, ...], ...]:
-        """Returns the distances of the neighbours; see `Synchronization.mixings`.
+        """Returns the distances of the neighbours; see `WeightAveraging.mixings`.
 
         >>> Gossip("exponential").mixings(6), Gossip("ring").mixings(6), Gossip().mixings(1)
         (((1,), (2,), (4,)), ((1, 5),), ((),))
@@ -78,7 +78,7 @@ class Gossip(Synchronization):
         return tuple((2**k,) for k in range((num_replicas - 1).bit_length()))
 
     def make_outer_optimizer(self) -> Any:
-        """Returns None: the mean ends a round; see `Synchronization.make_outer_optimizer`."""
+        """Returns None: the mean ends a round; see `WeightAveraging.make_outer_optimizer`."""
         return None
 
     def describe(self) -> dict[str, Any]:

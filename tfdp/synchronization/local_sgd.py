@@ -3,11 +3,11 @@
 import dataclasses
 from typing import Any
 
-from tfdp.synchronization.weight_averaging import Synchronization, check_count
+from tfdp.synchronization.weight_averaging import WeightAveraging, check_count
 
 
 @dataclasses.dataclass(frozen=True)
-class LocalSGD(Synchronization):
+class LocalSGD(WeightAveraging):
     """Averages the replicas' weights every `every` updates (local and post-local SGD).
 
     1. Each replica updates its weights with its own optimizer, `every` times, by its own share of
@@ -45,5 +45,5 @@ class LocalSGD(Synchronization):
         )
 
     def make_outer_optimizer(self) -> Any:
-        """Returns None: the mean ends a round; see `Synchronization.make_outer_optimizer`."""
+        """Returns None: the mean ends a round; see `WeightAveraging.make_outer_optimizer`."""
         return None

@@ -1,10 +1,52 @@
-"""The base of all synchronizations: the length of rounds, and what ends one."""
+"""The bases of all synchronizations, and of those that average weights: rounds, and their ends."""
 
 import abc
 from typing import Any, ClassVar
 
 
 class Synchronization(abc.ABC):
+    """The method in place of a sum of gradients that each step waits for.
+
+    >>> from tfdp.synchronization import Delayed, Synchronization
+    >>> isinstance(Delayed(), Synchronization), Delayed().replicas_differ
+    (True, False)
+    """
+
+    #: Whether replicas update by themselves, and so have their own weights between updates.
+    replicas_differ: ClassVar[bool]
+
+    #: Whether an update waits for the gradients of all replicas.
+    replicas_wait: ClassVar[bool] = True
+
+    #: Whether it has outer gradients, which can be compressed.
+    has_outer_optimizer: ClassVar[bool] = False
+
+    #: Why no compression goes with it, and which method to use; unused with outer gradients.
+    no_compression: ClassVar[str] = ""
+
+    #: Why no `shard` goes with it.
+    no_shard: ClassVar[str]
+
+    def num_counted(self, num_ranks: int) -> int:
+        """Returns the number of ranks that an update waits for, whose gradients count: here all.
+
+        >>> from tfdp.synchronization import Delayed
+        >>> Delayed().num_counted(4)
+        4
+        """
+        return num_ranks
+
+    @abc.abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Describes the synchronization for a comparison of ranks, as JSON.
+
+        >>> from tfdp.synchronization import LocalSGD
+        >>> LocalSGD(every=4, warmup_steps=100).describe()
+        {'name': 'LocalSGD', 'every': 4, 'warmup_steps': 100}
+        """
+
+
+class WeightAveraging(Synchronization):
     """The times at which replicas that train by themselves agree on weights, and the method.
 
     The updates between two synchronizations are a round. A round has `every` updates at most: it
@@ -24,14 +66,22 @@ class Synchronization(abc.ABC):
         computes while the sum that ends a round is on its way. None: a step waits for the sum.
       warmup_steps: The number of first updates after each of which the replicas synchronize.
 
-    >>> from tfdp.synchronization import LocalSGD, Synchronization
+    >>> from tfdp.synchronization import LocalSGD
     >>> local = LocalSGD(every=4)
-    >>> isinstance(local, Synchronization), local.every, local.warmup_steps
+    >>> local.replicas_differ, local.every, local.warmup_steps
     (True, 4, 0)
     """
 
-    #: Whether rounds end with an outer optimizer, whose gradients can be compressed.
-    has_outer_optimizer: ClassVar[bool] = False
+    replicas_differ: ClassVar[bool] = True
+    no_compression: ClassVar[str] = (
+        "`compression` must have gradients to compress, and of all synchronizations DiLoCo alone "
+        "sends some. Leave `compression` out, or use DiLoCo(every=10, outer_optimizer=lambda: "
+        "keras.optimizers.SGD(1.0)), which is LocalSGD(every=10)."
+    )
+    no_shard: ClassVar[str] = (
+        "`shard` needs one set of weights after each update, and within a round each replica has "
+        "its own."
+    )
 
     every: int
     warmup_steps: int = 0
@@ -62,12 +112,7 @@ class Synchronization(abc.ABC):
         return None
 
     def describe(self) -> dict[str, Any]:
-        """Describes the synchronization for a comparison of ranks, as JSON.
-
-        >>> from tfdp.synchronization import LocalSGD
-        >>> LocalSGD(every=4, warmup_steps=100).describe()
-        {'name': 'LocalSGD', 'every': 4, 'warmup_steps': 100}
-        """
+        """Describes the synchronization; see `Synchronization.describe`."""
         told = {"name": type(self).__name__, "every": self.every}
         if self.warmup_steps:
             told["warmup_steps"] = self.warmup_steps
@@ -84,14 +129,16 @@ class Synchronization(abc.ABC):
         return told
 
 
-def check_count(owner: str, name: str, value: Any, at_least: int, example: str) -> None:
-    """Checks a number of updates.
+def check_count(
+    owner: str, name: str, value: Any, at_least: int, example: str, of: str = "updates"
+) -> None:
+    """Checks a number of updates, or of something else.
 
     Raises:
       ValueError: It is not a whole number of at least `at_least`.
     """
     if type(value) is not int or value < at_least:
         raise ValueError(
-            f"`{name}` of {owner} must be a whole number of updates, at least {at_least}, but "
+            f"`{name}` of {owner} must be a whole number of {of}, at least {at_least}, but "
             f"received {value!r}. Use {example}."
         )

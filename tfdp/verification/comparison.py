@@ -173,7 +173,8 @@ class Comparison:
             if found is not None:
                 difference, cause, reason = found
                 parted = difference, *parted
-        if replicas_differ and getattr(self._strategy, "synchronization", None) is None:
+        synchronization = getattr(self._strategy, "synchronization", None)
+        if replicas_differ and (synchronization is None or not synchronization.replicas_differ):
             reason += " The replicas hold different values from here on, which nothing mends."
         return parted, cause, reason
 

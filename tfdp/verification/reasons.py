@@ -34,7 +34,7 @@ _OF_UPDATES = ("compression", "synchronization")
 _BY_DESIGN = {
     "batch_normalization": "has plain layers normalize each replica's examples by themselves",
     "compression": "rounds gradients on their way, or sends less of them",
-    "synchronization": "lets replicas train by themselves between their agreements",
+    "synchronization": "applies gradients late, or lets replicas train by themselves for a while",
 }
 
 

@@ -16,7 +16,7 @@ IN_MPI = TESTS / "communication" / "engines" / "in_mpi.py"
 IN_CLUSTER = TESTS / "strategy" / "in_cluster.py"
 GOES_WRONG = TESTS / "strategy" / "scripts" / "goes_wrong.py"
 # What replicas do together in graphs, and what they do after an error.
-FEW = "replicas_sum or trace_again or same_error"
+FEW = "replicas_sum or trace_again or same_error or delay"
 OF_THE_ENGINE = f"{FEW} or reduce or gather or topology_sums or do_not_mix or ends_first or decided"
 OF_THE_ENGINE += " or gossip"
 

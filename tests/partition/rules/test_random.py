@@ -242,6 +242,7 @@ class Two:
     num_replicas = local_size = 2
     bucket_bytes = 0
     keeps_partials = False
+    partials_by_rows = False
 
 
 @pytest.mark.parametrize(("length", "is_cut"), [(7, True), (14, False)])

@@ -25,6 +25,7 @@ PATHS = {
     "LocalSGD": {"synchronization": synchronization.LocalSGD(2)},
     "DiLoCo": {"synchronization": synchronization.DiLoCo(2)},
     "Gossip": {"synchronization": synchronization.Gossip()},
+    "Delayed": {"synchronization": synchronization.Delayed()},
     "Cast": {"compression": compression.Cast("bfloat16")},
     "Int8": {"compression": compression.Int8(smallest=1)},
     "Sign": {"compression": compression.ErrorFeedback(compression.Sign(smallest=1))},

@@ -209,6 +209,34 @@ def test_a_window_and_a_round_send_once():
     assert window.communication_seconds == pytest.approx(each.communication_seconds / 10, rel=1e-2)
 
 
+def test_what_is_delayed_takes_the_longer_of_its_sum_and_the_step():
+    """16 MB between 4 hosts: 6/4 of them at 10 MB/s, 2.4 s, of which a plain step hides less."""
+    plan, on = Plan("ring", 2**20, synchronization="delayed"), cluster(4, rate=1e7)
+    for forward, backward, exposed in ((0.1, 0.2, 2.1), (1.0, 1.0, 0.4), (1.0, 3.0, 0.0)):
+        busy = work(forward_seconds=forward, backward_seconds=backward)
+        found, plain = predict(plan, busy, on), predict(Plan("ring", 2**20), busy, on)
+        assert found.communication_seconds == pytest.approx(exposed, abs=0.02)
+        assert found.communication_seconds < plain.communication_seconds
+        assert found.memory.total - plain.memory.total == 16e6
+    assert not plan.is_exact
+    assert "synchronization=tfdp.synchronization.Delayed()" in plan.written()
+
+
+def test_an_update_without_the_last_rank_waits_for_the_one_before_and_counts_fewer_examples():
+    """An oracle draws the times of ranks, and takes the largest but one."""
+    plan = Plan("ring", 2**20, synchronization="backup")
+    uneven = work(forward_seconds=1.0, backward_seconds=1.0, deviation=0.2)
+    draws = np.random.default_rng(0).lognormal(sigma=0.2, size=(100_000, 8)) / np.exp(0.02)
+    for ranks in (2, 8):
+        found = predict(plan, uneven, cluster(ranks))
+        expected = 2.0 * np.sort(draws[:, :ranks], 1)[:, ranks - 2].mean()
+        assert found.compute_seconds + found.late_seconds == pytest.approx(expected, rel=0.02)
+        assert found.examples == (ranks - 1) * uneven.batch
+        assert found.late_seconds < predict(Plan(), uneven, cluster(ranks)).late_seconds
+    assert not plan.is_exact
+    assert "synchronization=tfdp.synchronization.BackupWorkers(1)" in plan.written()
+
+
 def test_shards_get_their_parts_of_sums_and_then_the_others_weights():
     """8 hosts, no latency: halves of 7/8 of 16 MB each; the second is hidden by nothing."""
     on, half = cluster(8, rate=1e7), 7 / 8 * 16e6 / 1e7

@@ -247,6 +247,7 @@ def test_what_a_log_says_is_what_is_read(tmp_path):
         "bytes_sent": 100.0,
         "loss_scale": 32768.0,
         "skipped_steps": 1,
+        "dropped_examples": 3,
         "gradient_norm": float("inf"),
         "trust_ratios": {"min": 0.1, "median": 0.2, "max": 0.3},
     }

@@ -150,6 +150,13 @@ def test_few_skipped_steps_are_normal():
     assert run_hints.skipped_steps(None) is None
 
 
+def test_examples_that_did_not_count_are_said_where_ranks_do_not_wait():
+    steps = [StepLine(0, n, 0, 1, 8, 1.0, dropped_examples=n % 2) for n in (1, 2)]
+    found = run_hints.dropped_examples(steps)
+    assert found.measured.startswith("1 of 16 examples (6.2%) did not count") and not found.advice
+    assert run_hints.dropped_examples([StepLine(0, 1, 0, 1, 8, 1.0)]) is None
+
+
 def test_a_loss_that_is_not_finite_is_named_with_its_step():
     def step(number, **values):
         return StepLine(0, number, 0, 1, 8, 1.0, **values)
@@ -209,6 +216,7 @@ def all_advice():
         run_hints.other(splits("other", 0.5), a_start()),
         run_hints.straggling(waits, splits("input", 0.1, 0.5), 1.0),
         run_hints.skipped_steps((5, 10)),
+        run_hints.dropped_examples([StepLine(0, 1, 0, 1, 8, 1.0, dropped_examples=2)]),
         run_hints.not_finite([StepLine(0, 1, 0, 1, 8, 1.0, loss=math.nan)]),
     ]
     return [sentence for finding in found for sentence in finding.advice]

@@ -42,7 +42,14 @@ from tfdp.communication.engines import (
     TensorFlowEngine,
     mpi_transport,
 )
-from tfdp.communication.engines.host import Driver, HostEngine, Lane, collective_programs
+from tfdp.communication.engines.host import (
+    ArrivalSums,
+    Driver,
+    FirstArrivals,
+    HostEngine,
+    Lane,
+    collective_programs,
+)
 from tfdp.communication.engines.mpi_transport import MpiTransport
 from tfdp.errors import ClusterError, CollectiveMismatchError
 
@@ -114,6 +121,7 @@ class ClusterProcesses(Meetings):
         self.counters = ProgressCounters()
         self._driver = Driver(on_error=self._tell_if_ranks_differ)
         self._transport: MpiTransport | None = None
+        self._arrivals: list[FirstArrivals] = []
         self.board.on_failure(lambda error: self._driver.abort(str(error)))
         self.error: str | None = None
         self._turn = threading.RLock()  # of the threads that run steps
@@ -218,6 +226,13 @@ class ClusterProcesses(Meetings):
             mpi.leave_to_caller()  # which is what says goodbye at the exit
         return HostEngine(choice.name, self._transport, self._driver, devices, first, hosts)
 
+    def arrival_sums(self, choice: EngineChoice, device: str, count: int) -> ArrivalSums:
+        """Makes sums that wait for `count` ranks, for the one replica of each, by MPI's engine."""
+        assert choice.launcher is not None
+        apart = mpi_transport.transport(choice.launcher, self.rank)
+        self._arrivals.append(FirstArrivals(apart, self.rank, self.hosts, count))
+        return ArrivalSums(self._arrivals[-1], self._driver, device)
+
     def count_step(self) -> None:
         """Counts, in the graph that is being built, that a replica function begins."""
         self.counters.step()
@@ -294,7 +309,7 @@ class ClusterProcesses(Meetings):
         # Those of Python come before a step runs, or after it.
         while_it_ran = isinstance(error, (tf.errors.OpError, KeyboardInterrupt))
         self._nccl_ended = self._nccl_ended or (self._uses_nccl and while_it_ran)
-        self.error = f"{type(error).__name__}: {_last_line(str(error))[:300]}"
+        self.error = f"{type(error).__name__}: {first_failure.last_line(str(error))[:300]}"
 
     def _tell_if_ranks_differ(self, error: Exception) -> None:
         if isinstance(error, CollectiveMismatchError):
@@ -309,6 +324,8 @@ class ClusterProcesses(Meetings):
                 self.board.timeout_seconds = float("inf")
                 with contextlib.suppress(ClusterError):
                     self.board.barrier("the end of the script on all ranks")
+            for each in self._arrivals:
+                each.end()
             failed = self._uncaught is not None or self.board.failure is not None
             mpi.leave_to_caller(abandon=failed)
             self._watchdog.stop()
@@ -374,13 +391,3 @@ def _read(setting: Callable[[], Any]) -> Any:
         return bool(setting())
     except Exception as error:
         return f"not to be read ({error})"
-
-
-def _last_line(text: str) -> str:
-    """Returns the last line of an error's text that names no node of a graph; "" if none does.
-
-    >>> _last_line("Trace\\nOSError: no\\n\\n\\t [[{{node PyFunc}}]]\\n\\t [[IteratorGetNext]]")
-    'OSError: no'
-    """
-    lines = [line.strip() for line in text.splitlines()]
-    return next((line for line in reversed(lines) if line and not line.startswith("[[")), "")

@@ -68,3 +68,13 @@ def _said(message: str) -> str:
             "Correct that, and start the program again.",
         ]
     )
+
+
+def last_line(text: str) -> str:
+    """Returns the last line of an error's text that names no node of a graph; "" if none does.
+
+    >>> last_line("Trace\\nOSError: no\\n\\n\\t [[{{node PyFunc}}]]\\n\\t [[IteratorGetNext]]")
+    'OSError: no'
+    """
+    lines = [line.strip() for line in text.splitlines()]
+    return next((line for line in reversed(lines) if line and not line.startswith("[[")), "")

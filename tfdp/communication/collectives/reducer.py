@@ -100,7 +100,7 @@ class Reducer:
             results[index] = tensor
         for index, transport in sparse.items():
             inputs, rows = [values[index].values], [results[index].values]
-            self._tell(inputs, rows, functools.partial(self._bytes_sent, transport, rank))
+            self.tell(inputs, rows, functools.partial(self._bytes_sent, transport, rank))
         return results
 
     def sum_bucket(self, tensors: Sequence[tf.Tensor], rank: int) -> list[tf.Tensor]:
@@ -147,10 +147,10 @@ class Reducer:
             for index, tensor in zip(members, summed, strict=True):
                 results[index] = tensor
             sent = functools.partial(self._bytes_sent, transport, rank)
-            self._tell([tensors[index] for index in members], summed, sent)
+            self.tell([tensors[index] for index in members], summed, sent)
         return results
 
-    def _tell(
+    def tell(
         self,
         inputs: Sequence[tf.Tensor],
         sums: Sequence[tf.Tensor],
@@ -214,7 +214,7 @@ class Reducer:
             for index, tensor in zip(members, sums, strict=True):
                 results[index] = tensor
             sent = functools.partial(int, _bytes(bucket) * len(distances))
-            self._tell(own, sums, sent)
+            self.tell(own, sums, sent)
         return results
 
     def broadcast(self, value: tf.Tensor, rank: int) -> tf.Tensor:

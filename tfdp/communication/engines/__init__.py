@@ -7,7 +7,13 @@
 from tfdp.communication.engines.engine import Engine
 from tfdp.communication.engines.graph_counters import ProgressCounters
 from tfdp.communication.engines.launching import KeyOfGroup
-from tfdp.communication.engines.sequence import CollectiveCall, Sequences, next_key, next_site
+from tfdp.communication.engines.sequence import (
+    CollectiveCall,
+    Sequences,
+    beside,
+    next_key,
+    next_site,
+)
 from tfdp.communication.engines.tensorflow_engine import (
     TensorFlowEngine,
     are_gpus,
@@ -23,6 +29,7 @@ __all__ = [
     "Sequences",
     "TensorFlowEngine",
     "are_gpus",
+    "beside",
     "communication_hint",
     "gpus_of_logical_devices",
     "next_key",

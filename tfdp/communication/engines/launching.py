@@ -13,6 +13,9 @@ from tfdp.communication.engines.sequence import as_token, captured
 # The number of a group or an instance, which may be computed when the step runs, or a token.
 Key: TypeAlias = int | tf.Tensor
 
+# What orders collectives: their group, and whether they run beside the others of that group.
+Order: TypeAlias = tuple[tuple[int, ...], bool]
+
 # The keys of calls of varying shape, from the first on: for each call one for each size. What does
 # not fit has other groups of the same ranks. Other keys stay below.
 _FIRST_VARYING = 2**30
@@ -76,10 +79,10 @@ class CollectiveLauncher:
         self._key_of_group = key_of_group or (lambda group, keys=1: sequence.next_key(keys))
         self._counters = counters
         self._one_by_one = one_by_one
-        self._group_keys: dict[tuple[int, ...], int] = {}
+        self._group_keys: dict[Order, int] = {}
         self._more_groups: dict[tuple[int, ...], int] = {}
-        self._tokens: dict[tuple[tuple[int, ...] | None, int], tf.Tensor] = {}
-        self._counter_of: dict[tuple[tuple[int, ...], int], Counter] = {}
+        self._tokens: dict[tuple[Order | None, int], tf.Tensor] = {}
+        self._counter_of: dict[tuple[Order, int], Counter] = {}
 
     def prepare(
         self, kind: str, tensor: tf.Tensor, group: tuple[int, ...], keys: int = 1
@@ -109,10 +112,17 @@ class CollectiveLauncher:
         return Launch(rank, group, group_key, instance_key, token, counter, str(call))
 
     def group_key(self, group: tuple[int, ...]) -> int:
-        """Returns the number of a group, the same in all its processes."""
-        if group not in self._group_keys:
-            self._group_keys.setdefault(group, self._key_of_group(group))
-        return self._group_keys[group]
+        """Returns the number of a group, the same in all its processes.
+
+        What runs beside the others has another number: the runtime takes it for another group.
+        """
+        order = self._order(group)
+        if order not in self._group_keys:
+            self._group_keys.setdefault(order, self._key_of_group(group))
+        return self._group_keys[order]
+
+    def _order(self, group: tuple[int, ...]) -> Order:
+        return group, sequence.is_beside() and not self._one_by_one
 
     def _more_groups_key(self, group: tuple[int, ...]) -> int:
         """Returns the first of the numbers for calls whose keys have no place in the group's."""
@@ -158,18 +168,20 @@ class CollectiveLauncher:
     def _counter(self, group: tuple[int, ...], rank: int) -> Counter | None:
         if self._counters is None:
             return None
-        if (group, rank) not in self._counter_of:
-            self._counter_of[group, rank] = self._counters.counter(self._devices[rank])
-        return self._counter_of[group, rank]
+        key = self._order(group), rank
+        if key not in self._counter_of:
+            self._counter_of[key] = self._counters.counter(self._devices[rank])
+        return self._counter_of[key]
 
     def token(self, group: tuple[int, ...], rank: int) -> tf.Tensor:
         """Returns the resource that orders the collectives of a rank, or those in a group."""
         # The token is a resource handle that nothing reads: ops that take it run in program order
         # on its device.
-        key = (None if self._one_by_one else group), rank
+        order = self._order(group)
+        key = (None if self._one_by_one else order), rank
         if key not in self._tokens:
             with tf.init_scope(), tf.device(self._devices[rank]):
-                name = f"tfdp_order_{self._group_keys[group]}_{rank}"
+                name = f"tfdp_order_{self._group_keys[order]}_{rank}"
                 handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], shared_name=name)
                 self._tokens[key] = as_token(handle)
         return self._tokens[key]

@@ -39,6 +39,11 @@ class MpiTransport:
         request = self._communicator.Irecv(data, source, tag)
         return Receiving(self._mpi, request, data.nbytes, source)
 
+    def has_arrived(self, source: int, tag: int) -> bool:
+        """Probes for a message, see `tfdp.communication.engines.host.ByteTransport`."""
+        found: bool = self._communicator.Iprobe(source, tag)
+        return found
+
 
 class Sending:
     """A send of MPI."""

@@ -203,6 +203,24 @@ class Sequences:
             )
 
 
+@contextlib.contextmanager
+def beside() -> Iterator[None]:
+    """Lets the calling thread's collectives run beside those outside of the context.
+
+    They keep their order among themselves, and need no place in that of the others.
+    """
+    outer, _current.beside = is_beside(), True
+    try:
+        yield
+    finally:
+        _current.beside = outer
+
+
+def is_beside() -> bool:
+    """Returns whether the calling thread is within `beside`."""
+    return bool(getattr(_current, "beside", False))
+
+
 def own_graph() -> tf.Graph | None:
     """Returns the graph in which what the calling thread records began; None where it does not."""
     value = getattr(_current, "value", None)

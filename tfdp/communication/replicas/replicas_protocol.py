@@ -59,6 +59,23 @@ class Replicas(Protocol):
             gradients, and for nothing else.
         """
 
+    def sum_of_first(
+        self, values: Sequence[tf.Tensor], rows: tf.Tensor, all_rows: tf.Tensor
+    ) -> list[tf.Tensor]:
+        """Sums gradients over the replicas that come first, without a gradient.
+
+        The sums are scaled by the number of all examples over that of these replicas'. All replicas
+        get the same, and those that come late have waited for no other.
+
+        Args:
+          values: Floating-point numbers of known shapes: the replica's terms.
+          rows: The number of its examples, an int32 scalar.
+          all_rows: Those of all replicas.
+        """
+
+    def dropped_examples(self) -> int | None:
+        """Returns the examples that updates have done without; None: replicas wait for all."""
+
     def sum_by(
         self,
         compress: CompressBucket,

@@ -23,7 +23,7 @@ from tfdp.keras.optimizer.compressed_updates import made_dense, sums_of_taken, t
 from tfdp.keras.optimizer.compression_slots import make_slots
 from tfdp.keras.optimizer.per_replica_updates import PerReplicaUpdates, call
 from tfdp.keras.optimizer.sharded_updates import ShardedUpdates, cut_for
-from tfdp.keras.optimizer.update_protocol import accumulates, traced_update
+from tfdp.keras.optimizer.update_protocol import Apply, accumulates, traced_update
 from tfdp.keras.replica_step import ReplicaStep
 
 
@@ -52,13 +52,17 @@ class CompressedParts(PerReplicaUpdates, ShardedUpdates):
         """Leaves gradients as they are: they are summands until the optimizer uses them."""
         return contextlib.nullcontext(gradients)
 
-    def accumulated(
-        self, optimizer: BaseOptimizer, gradients: list[Value | None], variables: Sequence[Any]
-    ) -> list[Value | None]:
+    def applying(
+        self,
+        optimizer: BaseOptimizer,
+        gradients: list[Value | None],
+        variables: Sequence[Any],
+        apply: Apply,
+    ) -> None:
         """Sums the parts of what a window of parts accumulates."""
-        if not self._has_windows_of_parts():
-            return gradients
-        return self._summed(optimizer, gradients, variables, is_update=False)
+        if self._has_windows_of_parts():
+            gradients = self._summed(optimizer, gradients, variables, is_update=False)
+        apply(gradients)
 
     def clipped(
         self, optimizer: BaseOptimizer, gradients: list[Value], variables: Sequence[Any]

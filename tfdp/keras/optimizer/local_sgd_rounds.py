@@ -29,9 +29,9 @@ from tfdp.keras.optimizer import local_sgd_sync
 from tfdp.keras.optimizer.compression_slots import check_momentum_of, make_slots
 from tfdp.keras.optimizer.local_sgd_state import round_of
 from tfdp.keras.optimizer.local_sgd_sync import ROUND
-from tfdp.keras.optimizer.per_replica_updates import PerReplicaUpdates, call
+from tfdp.keras.optimizer.per_replica_updates import PerReplicaUpdates, call, when
 from tfdp.keras.replica_step import Phase, ReplicaStep, current
-from tfdp.synchronization import Synchronization
+from tfdp.synchronization.weight_averaging import WeightAveraging
 
 # The attribute of an optimizer with the function that ends its round. Keras would track one that is
 # set in the usual way.
@@ -41,7 +41,7 @@ _END = "tfdp_end_of_round"
 class LocalSGDRounds(PerReplicaUpdates):
     """Each replica updates by its own gradients, with state of its own, until a round ends."""
 
-    def __init__(self, synchronization: Synchronization) -> None:
+    def __init__(self, synchronization: WeightAveraging) -> None:
         self._synchronization = synchronization
 
     @contextlib.contextmanager
@@ -82,6 +82,15 @@ class LocalSGDRounds(PerReplicaUpdates):
             end, uses = functools.partial(_end, one), [*_kept_of(one), *variables_of_optimizer(one)]
             call([made, updates], end, _nothing, uses)
 
+    def end(self, strategy: Any, optimizer: BaseOptimizer) -> None:
+        """Synchronizes replicas, if a round is open."""
+        found = vars(optimizer).get(ROUND)
+        if found is None or not int(found["apart"].numpy()):
+            return
+        if _END not in vars(optimizer):
+            vars(optimizer)[_END] = _function(strategy, optimizer)
+        vars(optimizer)[_END]()
+
 
 def _nothing(values: list[Value]) -> list[Value]:
     return []
@@ -109,7 +118,7 @@ def _end(
     """Counts the updates that were made, and synchronizes or mixes what is due after them."""
     made, updates = values
     synchronization = exchange_between(step.replicas).synchronization
-    assert synchronization is not None
+    assert isinstance(synchronization, WeightAveraging)
     mixings = synchronization.mixings(step.num_replicas)
     step_recording.updates(made)
     apart = vars(optimizer)[ROUND]["apart"]
@@ -120,9 +129,7 @@ def _end(
     if mixings is not None:
         due = (made > 0) & tf.equal(updates % synchronization.every, 0)
         turn = (updates // synchronization.every - 1) % len(mixings)
-        local_sgd_sync.when(
-            due, functools.partial(local_sgd_sync.mix, step, optimizer, mixings, turn)
-        )
+        when(due, functools.partial(local_sgd_sync.mix, step, optimizer, mixings, turn))
         return []
     local_sgd_sync.take_in(step, optimizer)
     warm = updates <= synchronization.warmup_steps
@@ -132,30 +139,14 @@ def _end(
         end = functools.partial(local_sgd_sync.synchronize, step, optimizer, number)
         if synchronization.overlap is not None:
             end = functools.partial(local_sgd_sync.put_off, step, optimizer, number)
-        local_sgd_sync.when(due, end)
+        when(due, end)
     return []
 
 
-def _lasts(synchronization: Synchronization) -> list[int]:
+def _lasts(synchronization: WeightAveraging) -> list[int]:
     """Returns for each fragment its last update of a round, of which the first is number 1."""
     parts = synchronization.fragments
     return [synchronization.every * (number + 1) // parts for number in range(parts)]
-
-
-def end_rounds(strategy: Any, owner: Any) -> None:
-    """Synchronizes replicas where a round is open; all processes must call it.
-
-    Args:
-      strategy: The strategy.
-      owner: A model, whose optimizers are meant, or an optimizer.
-    """
-    for one in optimizers_of(owner):
-        found = vars(one).get(ROUND)
-        if found is None or not int(found["apart"].numpy()):
-            continue
-        if _END not in vars(one):
-            vars(one)[_END] = _function(strategy, one)
-        vars(one)[_END]()
 
 
 def end_averages(owner: Any) -> None:
@@ -207,7 +198,7 @@ def _begin(
             with step.during(Phase.UPDATE):
                 copy.assign(tf.cast(tf.convert_to_tensor(tensorflows(variable)), copy.dtype))
 
-    local_sgd_sync.when(tf.equal(found["apart"].read_value(), 0), keep)
+    when(tf.equal(found["apart"].read_value(), 0), keep)
     local_sgd_sync.sum_ahead(step, optimizer)
     return []
 
@@ -215,7 +206,7 @@ def _begin(
 def _synchronize_all(step: ReplicaStep, optimizer: BaseOptimizer) -> None:
     """Ends the round of each fragment that was updated since its last synchronization."""
     synchronization = exchange_between(step.replicas).synchronization
-    assert synchronization is not None
+    assert isinstance(synchronization, WeightAveraging)
     apart = vars(optimizer)[ROUND]["apart"]
     count = apart.read_value()
     for number, last in enumerate(_lasts(synchronization)):
@@ -223,7 +214,7 @@ def _synchronize_all(step: ReplicaStep, optimizer: BaseOptimizer) -> None:
         is_open = (count < last) | ((count - last) % synchronization.every > 0)
         # With an overlap the replicas never have the same values.
         always = synchronization.fragments == 1 or synchronization.overlap is not None
-        local_sgd_sync.when(
+        when(
             is_open | always, functools.partial(local_sgd_sync.synchronize, step, optimizer, number)
         )
     with step.replicas.identical_writes():

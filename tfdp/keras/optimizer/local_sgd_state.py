@@ -15,12 +15,12 @@ from tfdp.keras._keras import BaseOptimizer, strategy_of_optimizer, variables_of
 from tfdp.keras.divergent_variables import apart_of, check_round_ended
 from tfdp.keras.nested_optimizers import IS_OUTER, is_wrapper
 from tfdp.keras.optimizer.local_sgd_sync import ROUND
-from tfdp.synchronization import Synchronization
+from tfdp.synchronization.weight_averaging import WeightAveraging
 
 
 @contextlib.contextmanager
 def round_of(
-    optimizer: BaseOptimizer, variables: Sequence[Any], synchronization: Synchronization
+    optimizer: BaseOptimizer, variables: Sequence[Any], synchronization: WeightAveraging
 ) -> Iterator[None]:
     """Gives each replica slots of its own while `optimizer` is built, and then makes its round.
 
@@ -44,7 +44,7 @@ def round_of(
         raise
 
 
-def _made(optimizer: BaseOptimizer, synchronization: Synchronization) -> dict[str, Any]:
+def _made(optimizer: BaseOptimizer, synchronization: WeightAveraging) -> dict[str, Any]:
     """Returns what a round needs.
 
     Returns:
@@ -72,7 +72,7 @@ def _made(optimizer: BaseOptimizer, synchronization: Synchronization) -> dict[st
     return made
 
 
-def _fragments(variables: Sequence[Any], synchronization: Synchronization) -> list[list[int]]:
+def _fragments(variables: Sequence[Any], synchronization: WeightAveraging) -> list[list[int]]:
     """Returns the positions of each fragment's variables: the sizes are as even as can be.
 
     Raises:

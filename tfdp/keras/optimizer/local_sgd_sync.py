@@ -17,7 +17,9 @@ from tfdp.communication.collectives import payloads
 from tfdp.compression.exchange import exchange_between
 from tfdp.keras._keras import BaseOptimizer, variables_of_optimizer
 from tfdp.keras.optimizer import compressed_updates
+from tfdp.keras.optimizer.per_replica_updates import when
 from tfdp.keras.replica_step import Phase, ReplicaStep
+from tfdp.synchronization.weight_averaging import WeightAveraging
 
 # The attribute of an optimizer that has what a round needs, where `tfdp.callbacks.checkpoint` finds
 # it.
@@ -61,7 +63,7 @@ def sum_ahead(step: ReplicaStep, optimizer: BaseOptimizer) -> None:
 def take_in(step: ReplicaStep, optimizer: BaseOptimizer) -> None:
     """Mixes a replica's own weights with what `sum_ahead` has updated."""
     synchronization = exchange_between(step.replicas).synchronization
-    assert synchronization is not None
+    assert isinstance(synchronization, WeightAveraging)
     own_weight = synchronization.overlap
 
     def mixed(number: int) -> None:
@@ -172,18 +174,3 @@ def mix(
         ends = tf.switch_case(tf.cast(turn, tf.int32), ways)
     with step.during(Phase.UPDATE):
         _assign(variables, ends)
-
-
-def when(condition: tf.Tensor, act: Callable[[], Any]) -> None:
-    """Calls `act`, which returns nothing that is used, where the condition holds.
-
-    Args:
-      condition: A boolean scalar, the same on all replicas.
-      act: What is done.
-    """
-
-    def acted() -> tf.Tensor:
-        act()
-        return tf.constant(True)
-
-    tf.cond(condition, acted, lambda: tf.constant(False))

@@ -25,14 +25,18 @@ from tfdp.keras._keras import (
     strategy_of_optimizer,
     variables_of_optimizer,
 )
-from tfdp.keras.nested_optimizers import is_outer
+from tfdp.keras.nested_optimizers import is_outer, optimizers_of
 from tfdp.keras.optimizer import run_updates, update_protocol
+from tfdp.keras.optimizer.backup_updates import BackupUpdates
 from tfdp.keras.optimizer.compressed_shards import CompressedParts
 from tfdp.keras.optimizer.compressed_updates import Compressed, CompressedUpdates
+from tfdp.keras.optimizer.delayed_updates import DelayedUpdates
 from tfdp.keras.optimizer.local_sgd_rounds import LocalSGDRounds
 from tfdp.keras.optimizer.sharded_updates import ShardedUpdates
 from tfdp.keras.optimizer.update_protocol import Updating
 from tfdp.keras.replica_step import ReplicaStep, current
+from tfdp.synchronization import Delayed
+from tfdp.synchronization.weight_averaging import WeightAveraging
 
 
 def updating_of(optimizer: BaseOptimizer) -> Updating:
@@ -47,13 +51,34 @@ def updating_of(optimizer: BaseOptimizer) -> Updating:
         if isinstance(exchange.compression, UpdateCompression):
             return CompressedParts(of_windows, exchange.compression)
         return ShardedUpdates(of_windows, exchange.cast)
-    if exchange.synchronization is not None:
+    if isinstance(exchange.synchronization, Delayed):
+        return DelayedUpdates(exchange.synchronization.steps)
+    if not exchange.replicas_wait:
+        return BackupUpdates()
+    if isinstance(exchange.synchronization, WeightAveraging):
         return LocalSGDRounds(exchange.synchronization)
     if isinstance(exchange.compression, UpdateCompression):
         return CompressedUpdates(exchange.compression)
     if isinstance(exchange.compression, Compression):
         return Compressed(exchange.compression)
     return Updating()
+
+
+def end_rounds(strategy: Any, owner: Any) -> None:
+    """Ends what the updates of optimizers have left open; all processes must call it.
+
+    Args:
+      strategy: The strategy.
+      owner: An optimizer, or a model, for its optimizers.
+    """
+    for one in optimizers_of(owner):
+        updating_of(one).end(strategy, one)
+
+
+def tell_updates(strategy: Any, model: Any) -> None:
+    """Says what is to be said of a model's updates at the end of `fit`; all processes call it."""
+    for one in optimizers_of(model):
+        updating_of(one).tell(strategy)
 
 
 @hook(TFOptimizer, "__init__")
@@ -116,8 +141,11 @@ def accumulate(
         return original(self, grads, *args, **kwargs)
     given = args[0] if args else kwargs.get("trainable_variables")
     variables = variables_of_optimizer(self) if given is None else given
-    grads = updating_of(self).accumulated(self, list(grads), list(variables))
-    return original(self, grads, *args, **kwargs)
+
+    def run(own: list[Value | None]) -> Any:
+        return original(self, own, *args, **kwargs)
+
+    return updating_of(self).applying(self, list(grads), list(variables), run)
 
 
 @hook(BaseOptimizer, "apply", overrides=True)

@@ -25,6 +25,8 @@ def call(
     gives_alike: bool = True,
     reads: Sequence[Any] = (),
     cuts: Sequence[Sharding] | None = None,
+    beside: bool = False,
+    takes_rows: bool = False,
 ) -> list[Value | None]:
     """Puts a call into the program that is being traced; run eagerly it is as on one device.
 
@@ -36,6 +38,9 @@ def call(
       gives_alike: Whether all replicas are given the same.
       reads: Those that it reads alone.
       cuts: Of each value that there is how it is cut, if `of_replica` gives the replica's parts.
+      beside: Whether what `of_replica` exchanges holds up no other collective of the program.
+      takes_rows: Whether it is given the numbers of its examples and of all, where a value is the
+        replica's own term, after the values; see `per_replica_call.own_call`.
 
     Returns:
       What one device has in its place; of the values None where there was nothing.
@@ -56,7 +61,15 @@ def call(
     else:
         written, read = (list(map(tensorflows, variables)) for variables in (uses, reads))
         found = own_call(
-            given, written, run, lambda own: instead(list(own)), gives_alike, read, cuts
+            given,
+            written,
+            run,
+            lambda own: instead(list(own)),
+            gives_alike,
+            read,
+            cuts,
+            beside,
+            takes_rows,
         )
     if on_one_device is not None:
         return list(found)
@@ -64,6 +77,29 @@ def call(
     for place, value in zip(places, found, strict=True):
         kept[place] = value
     return kept
+
+
+def when(condition: tf.Tensor, act: Callable[[], Any]) -> None:
+    """Calls `act`, which returns nothing that is used, where the condition holds.
+
+    Args:
+      condition: A boolean scalar, the same on all replicas.
+      act: What is done.
+    """
+
+    def acted() -> tf.Tensor:
+        act()
+        return tf.constant(True)
+
+    tf.cond(condition, acted, lambda: tf.constant(False))
+
+
+def dense(gradient: Value | None, variable: Any) -> tf.Tensor | None:
+    """Returns a gradient with rows of a table as that of the table."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    total = tf.math.unsorted_segment_sum(gradient.values, gradient.indices, variable.shape[0])
+    return tf.ensure_shape(total, variable.shape)
 
 
 class PerReplicaUpdates(Updating):

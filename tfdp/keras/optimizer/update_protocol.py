@@ -8,15 +8,20 @@ summed, and accumulated gradients are summands until a window closes.
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
+import tensorflow as tf
 
 from tfdp.communication.replicas import Value, replicas_of
 from tfdp.keras import step_recording
 from tfdp.keras._keras import BaseOptimizer, LossScaleOptimizer, strategy_of_optimizer
 from tfdp.keras.nested_optimizers import innermost
+
+# What calls an optimizer, given gradients.
+Apply: TypeAlias = Callable[[list[Value | None]], Any]
 
 
 class TracedUpdate(NamedTuple):
@@ -27,11 +32,16 @@ class TracedUpdate(NamedTuple):
       variables: What the innermost updates, in the order of the gradients that it clips.
       is_of_one_replica: Whether its gradients are whole, as one replica has computed them of the
         whole batch; nobody sends them.
+      due: The sums of earlier gradients that it applies, by the id of an optimizer and the key of a
+        variable.
+      ends_delay: Whether it applies these alone, and no gradients wait in their place.
     """
 
     outermost: Any = None
     variables: Sequence[Any] = ()
     is_of_one_replica: bool = False
+    due: Mapping[int, Mapping[str, tf.Tensor]] = types.MappingProxyType({})
+    ends_delay: bool = False
 
 
 _NO_UPDATE = TracedUpdate()
@@ -81,23 +91,39 @@ class Updating:
         """
         return contextlib.nullcontext(gradients)
 
-    def accumulated(
-        self, optimizer: BaseOptimizer, gradients: list[Value | None], variables: Sequence[Any]
-    ) -> list[Value | None]:
-        """Returns what an optimizer goes on with that wraps no other: of a window what it adds.
+    def applying(
+        self,
+        optimizer: BaseOptimizer,
+        gradients: list[Value | None],
+        variables: Sequence[Any],
+        apply: Apply,
+    ) -> None:
+        """Calls an optimizer that wraps no other, by what it updates by, or adds to a window.
 
         Args:
           optimizer: The optimizer.
           gradients: What a method of the user's own, or one that wraps it, has made of gradients.
           variables: The variables that it updates.
+          apply: Calls it, given gradients.
         """
-        return gradients
+        apply(gradients)
 
     def clipped(
         self, optimizer: BaseOptimizer, gradients: list[Value], variables: Sequence[Any]
     ) -> list[Value | None]:
         """Returns what is clipped, and updated by: of a window the mean of its gradients."""
         return list(gradients)
+
+    def end(self, strategy: Any, optimizer: BaseOptimizer) -> None:
+        """Ends what updates have left open, outside of steps. All processes must call it.
+
+        Args:
+          strategy: The optimizer's strategy.
+          optimizer: An optimizer that wraps no other.
+        """
+
+    def tell(self, strategy: Any) -> None:
+        """Says what is to be said of the updates of a `fit` at its end. All processes call it."""
 
     def check_left_out(self) -> None:
         """Checks that a method of the user's own may leave gradients out; whole sums are used then.
@@ -139,13 +165,13 @@ def updated(
     ]
     outermost = traced_update().outermost
     first = optimizer if outermost is None else outermost
-    with _tracing(outermost=first, variables=own):
+    with tracing(outermost=first, variables=own):
         yield outermost is None
 
 
 def of_one_replica() -> contextlib.AbstractContextManager[None]:
     """Says that updates that are traced within are of whole gradients, which nobody sends."""
-    return _tracing(is_of_one_replica=True)
+    return tracing(is_of_one_replica=True)
 
 
 def traced_update() -> TracedUpdate:
@@ -154,7 +180,8 @@ def traced_update() -> TracedUpdate:
 
 
 @contextlib.contextmanager
-def _tracing(**changed: Any) -> Iterator[None]:
+def tracing(**changed: Any) -> Iterator[None]:
+    """Changes what `traced_update` returns within the context."""
     token = _update.set(_update.get()._replace(**changed))
     try:
         yield

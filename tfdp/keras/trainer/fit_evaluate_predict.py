@@ -20,10 +20,11 @@ from tfdp.data.feed import AbstractFeed
 from tfdp.keras import rate_check, scope_errors
 from tfdp.keras._keras import TensorFlowTrainer
 from tfdp.keras.nested_optimizers import optimizers_of
-from tfdp.keras.optimizer import local_sgd_rounds
+from tfdp.keras.optimizer import local_sgd_rounds, optimizer_hooks
 from tfdp.keras.trainer import feeding, rank_agreement
 from tfdp.keras.trainer.replica_check import CopiesCompared
 from tfdp.keras.trainer.step_agreement import EpochsCompared
+from tfdp.synchronization.weight_averaging import WeightAveraging
 
 
 @hook(TensorFlowTrainer, "fit")
@@ -203,9 +204,11 @@ def _callbacks_of_rounds(model: Any, given: list[Any]) -> list[keras.callbacks.C
     Raises:
       ValueError: One of them moves each replica's own averages into its weights.
     """
-    if exchange_of(model.distribute_strategy).synchronization is None:
+    exchange = exchange_of(model.distribute_strategy)
+    if exchange.synchronization is None:
         return []
-    if any(isinstance(each, keras.callbacks.SwapEMAWeights) for each in given):
+    swaps = any(isinstance(each, keras.callbacks.SwapEMAWeights) for each in given)
+    if swaps and exchange.replicas_differ:
         raise ValueError(
             "Under a `synchronization` each replica has moving averages of its own, which no "
             "callback may swap in, but `fit` received SwapEMAWeights. Leave it out: with "
@@ -218,7 +221,7 @@ def _end_epoch(model: Any) -> None:
     """Ends the rounds that are open; all processes must call it."""
     strategy = model.distribute_strategy
     if exchange_of(strategy).synchronization is not None:
-        local_sgd_rounds.end_rounds(strategy, model)
+        optimizer_hooks.end_rounds(strategy, model)
 
 
 class _Rounds(keras.callbacks.Callback):
@@ -231,10 +234,9 @@ class _Rounds(keras.callbacks.Callback):
         strategy = self.model.distribute_strategy
         synchronization = exchange_of(strategy).synchronization
         steps = (self.params or {}).get("steps")
-        assert synchronization is not None
-        mixes = synchronization.mixings(strategy.extended.replicas.num_replicas) is not None
-        if not steps or strategy.rank != 0:
+        if not steps or strategy.rank != 0 or not isinstance(synchronization, WeightAveraging):
             return
+        mixes = synchronization.mixings(strategy.extended.replicas.num_replicas) is not None
         told = (
             "%r mixes less than once an epoch, which has %d updates and ends with the mean of all."
             if mixes
@@ -250,6 +252,7 @@ class _Rounds(keras.callbacks.Callback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Makes the moving averages one that Keras has just written into the weights."""
         local_sgd_rounds.end_averages(self.model)
+        optimizer_hooks.tell_updates(self.model.distribute_strategy, self.model)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Ends the rounds that are open."""

@@ -14,9 +14,11 @@ import tensorflow as tf
 from tfdp.base.recording import Recorder
 from tfdp.communication.engines import are_gpus
 from tfdp.communication.replicas import BatchShard, sharder_of
+from tfdp.compression.exchange import exchange_of
 from tfdp.keras import scope_errors, step_recording
 from tfdp.keras.divergent_variables import check_round_ended
 from tfdp.keras.trainer import step_agreement
+from tfdp.keras.trainer.own_logs import with_own_logs
 
 # Where Keras keeps the functions of its methods.
 _FUNCTIONS = {
@@ -196,7 +198,9 @@ class _Running:
             return sharder_of(self._strategy).run_whole(step, data)
         if step_function not in self._programs:
             compiles = self._model.jit_compile is True
-            step = step_recording.traced(self._recorder, step_function)
+            waits = exchange_of(self._strategy).replicas_wait or not self._trains
+            own = step_function if waits else with_own_logs(self._model, step_function)
+            step = step_recording.traced(self._recorder, own)
             # Keras leaves steps as they are written, and all that they call.
             step = tf.autograph.experimental.do_not_convert(step)
             program = self._strategy.partitioned(step, jit_compile=compiles)

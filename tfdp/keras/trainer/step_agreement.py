@@ -21,6 +21,7 @@ from tfdp.communication.replicas import (
     rows_of,
     unequal_data,
 )
+from tfdp.compression.exchange import exchange_of
 from tfdp.keras._keras import KerasVariable, rate_of_optimizer
 from tfdp.keras.nested_optimizers import optimizers_of
 
@@ -49,6 +50,8 @@ def checked(
     rates = {} if trained is None else _learning_rates(trained)
     bits = [tf.cast(tf.bitcast(rate, tf.int32), tf.int64) for rate in rates.values()]
     numbers = tf.concat([numbers[:1], *([each] for each in bits), numbers[1:]], 0)
+    if not exchange_of(strategy).replicas_wait:
+        return [_noted(strategy, numbers)]
     with meeting([numbers], taps_of(recorder)) as told:
         told.append(strategy.extended.of_all_processes(numbers))
     rows = data.rows if isinstance(data, BatchShard) else data
@@ -59,6 +62,8 @@ def checked(
 
 class EpochsCompared(keras.callbacks.Callback):
     """A callback that finds where another one, which not all ranks have, parts them.
+
+    And where ranks that do not wait in their steps have had other batches.
 
     A rank that stops by itself would leave `fit`, save and end, and the others would wait for it.
     It must come after the callbacks that may stop `fit`. Each rank sends a message for an epoch.
@@ -75,6 +80,10 @@ class EpochsCompared(keras.callbacks.Callback):
         processes = processes_of(self.model.distribute_strategy)
         if processes.world_size == 1:
             return
+        batches = self.model.distribute_strategy.adapter_state.batches
+        if batches is not None:
+            told = {"the batches so far": int(batches.numpy())}
+            processes.compare("what ranks trained on until the end of an epoch", told)
         options: dict[str, object] = {
             f"`stop_training` after epoch {epoch + 1}": bool(self.model.stop_training)
         }
@@ -94,6 +103,18 @@ def _learning_rates(model: Any) -> dict[str, tf.Tensor]:
             name = f"{name} ({len(found)})" if name in found else name
             found[name] = tf.cast(tf.convert_to_tensor(rate.value), tf.float32)
     return found
+
+
+def _noted(strategy: Any, numbers: tf.Tensor) -> tf.Operation:
+    """Notes what a step is given, for the comparison at the end of the epoch."""
+    state = strategy.adapter_state
+    if state.batches is None:
+        with tf.init_scope(), tf.device("CPU:0"):
+            state.batches = tf.Variable(0, trainable=False, dtype=tf.int64)
+    with tf.device("CPU:0"):
+        places = tf.range(1, tf.size(numbers, tf.int64) + 1, dtype=tf.int64)
+        noted = tf.reduce_sum(numbers * places)  # integers overflow to others alike
+        return state.batches.assign(state.batches * 1_000_003 + noted, read_value=False)
 
 
 def _told(data: Any) -> tf.Tensor | None:

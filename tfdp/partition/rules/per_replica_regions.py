@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdp.partition.emit.writer import Output
+from tfdp.partition.emit.writer import Output, called
 from tfdp.partition.flattening import CALLS
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, layout_of_parts
 from tfdp.partition.marks import (
@@ -48,16 +48,27 @@ def call(step: Step) -> Results:
         if own:
             sent.append(Content.of_tensor(values[0]))
     specs = [tf.TensorSpec(static(each), each.dtype) for each in step.inputs[: len(given)]]
+    if found.takes_rows and step.program.num_replicas > 1 and any(are_partials):
+        _check_independent(step, given)
+        given += _rows(step)
+        specs += [tf.TensorSpec([], tf.int32)] * 2
     dtypes = [output.dtype for output in step.op.outputs]
     try:
         collective = step.program.communicator.by_replicas(
-            lambda *tensors: found.run(tensors, are_partials), specs
+            lambda *tensors: found.run(tensors, are_partials), specs, found.beside
         )
     except Exception as error:
         raise PerReplicaCodeError from error
     assert collective.dtypes[: len(dtypes)] == dtypes
     outputs = step.program.exchange(
-        step.writer, "update", collective, given, step.op, "each replica runs its own code", sent
+        step.writer,
+        "update",
+        collective,
+        given,
+        step.op,
+        "each replica runs its own code",
+        sent,
+        beside=found.beside,
     )
     if found.cuts is not None:
         return step.results(
@@ -65,6 +76,54 @@ def call(step: Step) -> Results:
         )
     layout = REPLICATED if found.gives_alike else LOCAL
     return step.results(outputs[: len(dtypes)], layout)
+
+
+def _rows(step: Step) -> list[Output]:
+    """Returns how many examples the replica has, and how many all have.
+
+    Raises:
+      ValueError: There is no one batch.
+    """
+    batch = step.program.only_batch
+    if batch is None:
+        raise ValueError(
+            "ranks whose examples may be left out need one batch, of which each has examples, but "
+            f"the program has {len(step.program.places)}: give it tensors of one length, to `fit` "
+            "or to a function of `strategy.partitioned`"
+        )
+    step.program.may_skip = True
+    place = step.program.place(batch)
+    return [place.count, place.total]
+
+
+def _check_independent(step: Step, values: Sequence[Output]) -> None:
+    """Checks that nothing that replicas exchange comes before some values.
+
+    Raises:
+      ValueError: Something does; it names the lines.
+    """
+    program, writer = step.program, step.writer
+    nodes = {each.name: each for each in writer.nodes}
+    before, left = set[str](), [each.node for each in values]
+    while left:
+        node = nodes.get(left.pop())
+        if node is not None and node.name not in before:
+            before.add(node.name)
+            left += [name.partition(":")[0] for name in node.input if not name.startswith("^")]
+    functions = {name for node in before for name in called(nodes[node])}
+    found = [
+        each
+        for each in program.report.exchanged
+        if (each.function == writer.name and each.node in before) or each.function in functions
+    ]
+    if found:
+        places = dict.fromkeys(f"{each.operation} at {each.line}" for each in found)
+        raise ValueError(
+            "the gradients of ranks that come first are summed without the others, so they must "
+            "not depend on what all ranks exchange in the step, but they depend on what is "
+            f"exchanged for {'; '.join(places)}. For BatchNormalization use "
+            'batch_normalization="per_replica" of the strategy'
+        )
 
 
 def _known(step: Step, tensor: Tensor) -> Output:

@@ -101,8 +101,8 @@ def _state(variable: DistributedVariable) -> Layout:
         return PARTIAL
     if variable.aggregation == tf.VariableAggregation.MEAN:
         # Where replicas train by themselves each goes on with its own.
-        alone = variable.distribute_strategy.extended.replicas.exchange.synchronization
-        return LOCAL if alone is None else REPLICATED
+        exchange = variable.distribute_strategy.extended.replicas.exchange
+        return REPLICATED if exchange.replicas_differ else LOCAL
     return REPLICATED
 
 

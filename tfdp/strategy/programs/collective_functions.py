@@ -3,6 +3,7 @@
 They go the way of all collectives: by the strategy's engine, topology and buckets.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -14,6 +15,7 @@ from tfdp.base import bucketing
 from tfdp.base.sharding import Sharding
 from tfdp.communication.collectives import Reducer, reduce_scatter, text_rows, unequal_data
 from tfdp.communication.engines import Engine, Sequences
+from tfdp.communication.engines import beside as beside_others
 from tfdp.partition import Collective
 from tfdp.strategy._tensorflow_programs import FunctionDef
 from tfdp.strategy.programs.shared_collectives import (
@@ -41,6 +43,7 @@ class CollectiveFunctions:
       shared: Makes functions that many collectives share, where that is possible.
       as_replica: Calls a function as the replica of a number, while it is traced.
       keeps_partials: See `Communicator`.
+      partials_by_rows: See `Communicator`.
     """
 
     def __init__(
@@ -54,9 +57,10 @@ class CollectiveFunctions:
         *,
         as_replica: Callable[[int, Callable[[], None]], None],
         keeps_partials: bool = False,
+        partials_by_rows: bool = False,
     ) -> None:
         self._shared, self._as_replica = shared, as_replica
-        self.keeps_partials = keeps_partials
+        self.keeps_partials, self.partials_by_rows = keeps_partials, partials_by_rows
         self._engine, self._reducer, self._sequences = engine, reducer, sequences
         sequences.known_alike = True  # one program gives them all
         self._devices = dict(enumerate(devices, start=first_rank))
@@ -142,7 +146,10 @@ class CollectiveFunctions:
         return self._collective("from first", of_rank, specs)
 
     def by_replicas(
-        self, function: Callable[..., Sequence[tf.Tensor]], specs: Sequence[tf.TensorSpec]
+        self,
+        function: Callable[..., Sequence[tf.Tensor]],
+        specs: Sequence[tf.TensorSpec],
+        beside: bool = False,
     ) -> Collective:
         """Runs a function as each replica, as `Communicator` says."""
 
@@ -152,7 +159,8 @@ class CollectiveFunctions:
             found: list[tf.Tensor] = []
 
             def run() -> None:
-                with self._reducer.counting_bytes() as sent:
+                order = beside_others() if beside else contextlib.nullcontext()
+                with self._reducer.counting_bytes() as sent, order:
                     found.extend(function(*tensors))
                 known = [each for each in sent if each is not None]
                 told.append(sum(known) if len(known) == len(sent) else None)

@@ -96,7 +96,8 @@ class ProgramCall:
             checks = agreement.checks(arguments, number)
         results = []
         with tf.control_dependencies([*self._refreshed(), *checks]):
-            rows = ReplicaRows(self._context, self._given, arguments, counts)
+            is_late = self._context.is_late() if self.program.may_skip else None
+            rows = ReplicaRows(self._context, self._given, arguments, counts, is_late)
             for index, device in enumerate(self._context.devices):
                 with tf.device(device):
                     numbers, own = rows.of_replica(index, self.program.batches)

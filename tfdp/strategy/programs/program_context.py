@@ -95,6 +95,7 @@ class ProgramContext:
             self._shared_functions(),
             as_replica=self._as_replica,
             keeps_partials=self._replicas.exchange.keeps_partials,
+            partials_by_rows=not self._replicas.exchange.replicas_wait,
         )
         return made, sequences
 
@@ -126,6 +127,16 @@ class ProgramContext:
         self._agreement.reach_program(texts, name, described)
         self._agreement.reach(sequences, name)
         return int(hashlib.sha256("\n".join(texts).encode()).hexdigest()[:6], 16)
+
+    @property
+    def may_skip(self) -> bool:
+        """Whether a replica may run a program on no examples, as it is late."""
+        return self._replicas.arrivals is not None
+
+    def is_late(self) -> tf.Tensor:
+        """Returns whether the next update is made without this process' replica, a boolean."""
+        assert self._replicas.arrivals is not None
+        return self._replicas.arrivals.is_closed()
 
     def sharding(self, arguments: Arguments) -> ArgumentSharding:
         """Returns how the arguments of a call are sharded, alike in all processes."""

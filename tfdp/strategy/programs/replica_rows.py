@@ -21,6 +21,8 @@ class ReplicaRows:
       arguments: For each argument the whole tensor, or the local replicas' parts.
       counts: Of shares of batches the numbers of each replica's examples, int32, a row for each
         batch; None: they are no shares.
+      is_late: Whether the local replica is to compute on none of its examples, a boolean scalar;
+        None: it is not.
     """
 
     def __init__(
@@ -29,8 +31,9 @@ class ReplicaRows:
         given: ArgumentLayouts,
         arguments: Sequence[Sequence[tf.Tensor]],
         counts: tf.Tensor | None,
+        is_late: tf.Tensor | None = None,
     ) -> None:
-        self._context, self._given = context, given
+        self._context, self._given, self._is_late = context, given, is_late
         self._counts = self._counts_of(arguments, counts)
         self._arguments = list(arguments)
         for each in given.sharding.irregular:
@@ -57,7 +60,7 @@ class ReplicaRows:
             told: list[tf.Tensor] = [tf.constant(rank)]
             for batch in batches:
                 counts = self._counts[batch]
-                count, total = counts[rank], tf.reduce_sum(counts)
+                count, total = self._kept(counts[rank]), tf.reduce_sum(counts)
                 begins[batch] = tf.reduce_sum(counts[:rank])
                 told += [counts, count, tf.maximum(count, 1), begins[batch], total]
         own = []
@@ -69,11 +72,11 @@ class ReplicaRows:
             elif not isinstance(layout, Sharded):
                 own.append(parts[0])
             elif padding is not None:
-                own.append(self._padded(parts[index], padding))
+                own.append(self._padded(self._rows(parts[index]), padding))
             elif self._given.sharding.of_shares:
-                own.append(self._padded(parts[index], parts[index]))
+                own.append(self._padded(self._rows(parts[index]), parts[index]))
             else:
-                count = self._counts[layout.batch][rank]
+                count = self._kept(self._counts[layout.batch][rank])
                 own.append(self._share(parts[0], begins[layout.batch], count))
         return told, own
 
@@ -127,6 +130,14 @@ class ReplicaRows:
                 )
             found.append(own)
         return found
+
+    def _kept(self, count: tf.Tensor) -> tf.Tensor:
+        """Returns how many of so many examples the replica computes on."""
+        return count if self._is_late is None else tf.where(self._is_late, 0, count)
+
+    def _rows(self, rows: tf.Tensor) -> tf.Tensor:
+        """Returns the rows that the replica computes on."""
+        return rows if self._is_late is None else rows[: self._kept(tf.shape(rows)[0])]
 
     def _padded(self, rows: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
         return with_padding_row(rows, others) if self._given.may_be_empty else rows

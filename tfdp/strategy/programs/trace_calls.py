@@ -30,7 +30,7 @@ class TraceCalls:
 
     def by(self, sharding: ArgumentSharding) -> ProgramCall:
         """Returns the call of the program for arguments that are sharded in one way."""
-        if self.trace.hides_states:
+        if self.trace.hides_states or self.trace.context.may_skip:
             sharding = sharding._replace(may_be_empty=True)
         if sharding not in self._made:
             with tf.init_scope():

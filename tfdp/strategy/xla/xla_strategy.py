@@ -56,6 +56,7 @@ class XLAStrategy(OneDeviceView, tf.distribute.OneDeviceStrategy):
       shard: The variables that are sharded: "optimizer", all that are no weights, such as the
         optimizer's; "parameters", weights as well. A variable needs 65,536 elements, and an axis
         whose size is a multiple of the number of devices. None: none.
+      synchronization: Must be None; `DataParallelStrategy` alone has others.
 
     Raises:
       ImportError: JAX is not installed, or is too old.
@@ -73,8 +74,17 @@ class XLAStrategy(OneDeviceView, tf.distribute.OneDeviceStrategy):
     """
 
     def __init__(
-        self, devices: Sequence[Any] | str | None = None, shard: str | None = None
+        self,
+        devices: Sequence[Any] | str | None = None,
+        shard: str | None = None,
+        synchronization: None = None,
     ) -> None:
+        if synchronization is not None:
+            raise ValueError(
+                "`synchronization` must be None under XLAStrategy, where all devices run one "
+                "compiled program with one set of weights, whose sums XLA places, but received "
+                f"{synchronization!r}. Use tfdp.DataParallelStrategy, or leave it out."
+            )
         if shard is not None and shard not in _SHARDS:
             raise ValueError(
                 f"`shard` must be None or one of {_SHARDS}, but received {shard!r}. Leave it out, "

@@ -85,7 +85,11 @@ def answer(options: PlanOptions, inputs: PlanInputs) -> Answers:
     largest = cluster(options, inputs, options.sorted_ranks[-1])
     normalizes = any(layer.is_plain for layer in inputs.work.normalized)
     every = candidates(
-        base, options.topology, compressions=options.compression, normalizes=normalizes
+        base,
+        options.topology,
+        compressions=options.compression,
+        normalizes=normalizes,
+        drops=inputs.work.deviation > 0 and largest.ranks > 1,
     )
     rows = _first_of_each(ranked(every, inputs.work, largest))
     fits = _fits(inputs.work, curve[-1].plan, options) if options.memory else None

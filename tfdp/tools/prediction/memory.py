@@ -24,7 +24,7 @@ class Memory:
       activations: What the forward pass keeps for the backward pass.
       traveling: Copies of the largest bucket, as it travels and as it comes; with weights that are
         divided the whole ones of two buckets, too.
-      residual: What a compression keeps.
+      residual: What a compression keeps, or what waits for the next step to send it.
 
     >>> Memory(4.0, 4.0, 0.0, 8.0, 0.0, 0.0, 0.0).total
     16.0
@@ -50,6 +50,7 @@ def memory_of(
     bucket_bytes: int,
     accumulation: int = 1,
     compresses_updates: bool = False,
+    delays: bool = False,
 ) -> Memory:
     """Returns a replica's memory; for P weights of 4 bytes that are trained and k slots on n ranks:
 
@@ -74,6 +75,7 @@ def memory_of(
       accumulation: The optimizer's `gradient_accumulation_steps`.
       compresses_updates: Whether a compression keeps what it has not sent, and waits for all
         gradients, which are whole until then.
+      delays: Whether gradients wait until the next step sends them.
 
     >>> from tfdp.tools.prediction.workload import GradientTensor
     >>> adam = Workload((GradientTensor((1000, 1000)),), 0.0, 0.0, slots=2)
@@ -98,7 +100,7 @@ def memory_of(
         optimizer=work.slots * size / (ranks if level >= SHARDS.index("optimizer") else 1),
         activations=work.activation_bytes,
         traveling=(4.0 if is_divided else 2.0) * largest if ranks > 1 else 0.0,
-        residual=size if compresses_updates else 0.0,
+        residual=size if compresses_updates or delays else 0.0,
     )
 
 

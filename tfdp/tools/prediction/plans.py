@@ -26,7 +26,7 @@ class Plan:
       topology: A name, or a topology.
       bucket_bytes: The strategy's `bucket_bytes`.
       compression: A name of :data:`tfdp.tools.prediction.sending.COMPRESSIONS`.
-      synchronization: "none" or "local_sgd".
+      synchronization: "none", "local_sgd", "delayed" or "backup".
       every: The updates in a synchronization's round.
       shard: What is divided among the ranks; see :data:`tfdp.tools.prediction.memory.SHARDS`.
       accumulation: The optimizer's `gradient_accumulation_steps`.
@@ -51,6 +51,16 @@ class Plan:
         one_batch = self.synchronization == "none" and self.batch_normalization == "whole_batch"
         return one_batch and COMPRESSIONS[self.compression].exact
 
+    @property
+    def dropped(self) -> int:
+        """The number of ranks whose gradients an update does without: the last one's, or none."""
+        return 1 if self.synchronization == "backup" else 0
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether a step's gradients travel while the next one computes."""
+        return self.synchronization == "delayed"
+
     def arguments(self) -> list[str]:
         """Returns the arguments of `tfdp.DataParallelStrategy`, as a program writes them."""
         written = []
@@ -66,7 +76,9 @@ class Plan:
         if self.compression != "none":
             written.append(COMPRESSIONS[self.compression].argument)
         if self.synchronization != "none":
-            written.append(f"synchronization=tfdp.synchronization.LocalSGD({self.every})")
+            methods = {"delayed": "Delayed()", "backup": "BackupWorkers(1)"}
+            method = methods.get(self.synchronization, f"LocalSGD({self.every})")
+            written.append(f"synchronization=tfdp.synchronization.{method}")
         if self.shard != "none":
             written.append(f'shard="{self.shard}"')
         if self.batch_normalization != "whole_batch":
@@ -97,7 +109,7 @@ class Prediction:
       other_seconds: Input, Keras, callbacks, launches.
       memory: The bytes of a replica.
       alone_seconds: The step of one rank that has nobody to wait for.
-      examples: The examples of all ranks in a step.
+      examples: The examples that count in a step, of all ranks or without the last one's.
 
     >>> from tfdp.tools.prediction.workload import GradientTensor
     >>> from tfdp.topology import Links
@@ -151,8 +163,10 @@ def predict(
     """Predicts the step of a plan.
 
     1. A rank computes. The buckets' gradients are there one after the other, as the backward pass
-       goes on; where a compression or a synchronization waits for its end, all of them then.
-    2. The slowest rank sets the pace: all compute as long as the expected slowest of n.
+       goes on; where a compression or a synchronization waits for its end, all of them then. Those
+       that are delayed by a step are there before it begins.
+    2. The slowest rank sets the pace: all compute as long as the expected slowest of n; where the
+       last one is not waited for, as the one before it.
     3. The buckets are replayed (:func:`replay`). What ends after the
        backward pass is exposed.
     4. The update follows, and the small sum at the step's end.
@@ -178,14 +192,16 @@ def predict(
     shards = plan.shard != "none"
     forward = cluster.slowdown * work.forward_seconds
     backward = cluster.slowdown * work.backward_seconds
-    pace = slowest(cluster.ranks, work.deviation)
+    counted = max(1, cluster.ranks - plan.dropped)
+    pace = slowest(cluster.ranks, work.deviation, cluster.ranks - counted)
     computed = pace * (forward + backward)
-    waits = compression.waits or plan.synchronization != "none"
+    waits = compression.waits or plan.synchronization in ("local_sgd", "backup")
     arrivals, gathering, halves = [], 0.0, []
     tensors = work.tensors
-    if plan.synchronization != "none":  # weights travel, and all rows of them
+    if plan.synchronization != "none":  # all rows of tables travel
         tensors = tuple(dataclasses.replace(tensor, rows=0) for tensor in tensors)
-    for bucket in buckets(tensors, plan.bucket_bytes):
+    together = 2**63 if plan.dropped else plan.bucket_bytes
+    for bucket in buckets(tensors, together):
         if shards:
             sum_, gathered = halves_of(bucket.tensors, cluster, compression)
             gathering += gathered.seconds
@@ -193,9 +209,10 @@ def predict(
         else:
             sum_ = sum_of(bucket.tensors, cluster, plan.topology, compression)
         ready = computed if waits else pace * (forward + bucket.ready * backward)
+        ready = 0.0 if plan.is_delayed else ready
         arrivals.append((ready, sum_))
     exposed = max(0.0, max(replay(arrivals)) - computed)
-    updates = plan.accumulation * (1 if plan.synchronization == "none" else plan.every)
+    updates = plan.accumulation * plan.every
     sending = exposed if plan.shard == "gradients" else exposed / updates
     if plan.shard == "parameters":
         after = exposed if waits else None
@@ -220,9 +237,10 @@ def predict(
             plan.bucket_bytes,
             plan.accumulation,
             compression.waits,
+            delays=plan.is_delayed,
         ),
         alone_seconds=work.compute_seconds + updating + work.other_seconds,
-        examples=cluster.ranks * work.batch,
+        examples=counted * work.batch,
     )
 
 
@@ -256,29 +274,34 @@ def replay(arrivals: Sequence[tuple[float, Sum]]) -> list[float]:
 
 
 @functools.lru_cache(4096)
-def slowest(ranks: int, deviation: float) -> float:
+def slowest(ranks: int, deviation: float, dropped: int = 0) -> float:
     """Returns the expected maximum of the times of n ranks, over the mean of one.
 
     Times are independent and lognormal. The maximum of n has the distribution F^n, so its mean is
-    the integral of F^-1(u^(1/n)) over u from 0 to 1: here a sum over 400 points.
+    the integral of F^-1(u^(1/n)) over u from 0 to 1: here a sum over 400 points. Without the d
+    largest times each point has the weight ((1 - v) / v)^d, with v = u^(1/n).
 
     Args:
       ranks: The number of ranks, n.
       deviation: The standard deviation of the times' logarithm, which for small ones is that of
         the times over their mean.
+      dropped: The number d of the largest times that do not count.
 
     >>> slowest(1, 0.0), slowest(64, 0.0)
     (1.0, 1.0)
     >>> round(slowest(2, 0.1), 3), round(slowest(64, 0.1), 2), round(slowest(4096, 0.1), 2)
     (1.056, 1.26, 1.43)
+    >>> round(slowest(4, 0.1), 2), round(slowest(4, 0.1, dropped=1), 2)
+    (1.11, 1.03)
     """
     if deviation == 0 or ranks == 1:
         return 1.0
     normal = statistics.NormalDist()
-    quantiles = (
-        normal.inv_cdf(((point + 0.5) / _POINTS) ** (1 / ranks)) for point in range(_POINTS)
+    places = [((point + 0.5) / _POINTS) ** (1 / ranks) for point in range(_POINTS)]
+    most = statistics.fmean(
+        [math.exp(deviation * normal.inv_cdf(place)) for place in places],
+        [((1 - place) / place) ** dropped for place in places],
     )
-    most = statistics.fmean(math.exp(deviation * quantile) for quantile in quantiles)
     return most / math.exp(deviation**2 / 2)
 
 

@@ -39,6 +39,7 @@ def candidates(
     compressions: Sequence[str] = ("none", "bfloat16", "int8", "powersgd"),
     rounds: Sequence[int] = ROUNDS,
     normalizes: bool = False,
+    drops: bool = False,
 ) -> list[Plan]:
     """Returns plans in the order of how much they change: simpler ones first.
 
@@ -49,8 +50,10 @@ def candidates(
       topologies: Names of topologies.
       bucket_bytes: Sizes of buckets.
       compressions: Names of compressions.
-      rounds: The lengths of rounds of `LocalSGD`; empty for none.
+      rounds: The lengths of rounds of `LocalSGD`, beside which gradients may be delayed by a step;
+        empty for no synchronization.
       normalizes: Whether plain BatchNormalization may have a replica's own statistics, too.
+      drops: Whether updates may do without the rank that is last.
 
     >>> len(candidates(Plan(), ["native", "tree"], [2**20], ["none", "int8"], []))
     4
@@ -86,19 +89,25 @@ def candidates(
         )
         for every, topology in itertools.product(rounds, topologies)
     ]
+    delayed = [
+        dataclasses.replace(base, topology=topology, compression="none", synchronization="delayed")
+        for topology in (topologies if rounds else ())
+    ]
     own = [
         dataclasses.replace(plan, batch_normalization="per_replica")
         for plan in summed
         if normalizes and plan.is_exact
     ]
-    return summed + own + apart
+    dropped = dataclasses.replace(base, compression="none", synchronization="backup")
+    without = [dropped] if drops and base.shard == "none" and base.accumulation == 1 else []
+    return summed + own + delayed + apart + without
 
 
 def ranked(plans: Iterable[Plan], work: Workload, cluster: ClusterModel) -> list[Prediction]:
     """Returns the predictions of plans: those that are exact, then the others.
 
-    In each part the fastest comes first; of the plans within :data:`WORTH` of that, the one that
-    was given first is taken to be faster.
+    In each part the fastest comes first, by examples that count. Of the plans within :data:`WORTH`
+    of that, the one that was given first is taken to be faster.
 
     >>> from tfdp.tools.prediction.workload import GradientTensor
     >>> from tfdp.topology import Links
@@ -109,15 +118,20 @@ def ranked(plans: Iterable[Plan], work: Workload, cluster: ClusterModel) -> list
     """
     found = [predict(plan, work, cluster) for plan in plans]
     least = {
-        exact: min((one.step_seconds for one in found if one.plan.is_exact == exact), default=0.0)
+        exact: min((_pace(one) for one in found if one.plan.is_exact == exact), default=0.0)
         for exact in (True, False)
     }
 
     def key(one: Prediction) -> tuple[bool, float]:
-        near = one.step_seconds <= (1 + WORTH) * least[one.plan.is_exact]
-        return not one.plan.is_exact, 0.0 if near else one.step_seconds
+        near = _pace(one) <= (1 + WORTH) * least[one.plan.is_exact]
+        return not one.plan.is_exact, 0.0 if near else _pace(one)
 
     return sorted(found, key=key)  # which keeps the order of equals
+
+
+def _pace(one: Prediction) -> float:
+    """Returns the seconds for each example that counts: some plans drop some."""
+    return one.step_seconds / one.examples
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,7 +223,7 @@ def plans_in_words(now: Plan, work: Workload, cluster: ClusterModel) -> Iterator
     >>> for sentence in plans_in_words(Plan(), Workload(even_tensors(10**6), 0.1, 0.2), slow):
     ...     print(sentence)
     Predicted to be faster, training the same: `...`, by 30% of a step.
-    Faster still, but other training: `...LocalSGD(100))`, by 37% of a step.
+    Faster still, but other training: `...Delayed())`, by 38% of a step.
     Send once for several batches: `gradient_accumulation_steps=4` of the optimizer, by ...
     What limits a step most is the forward and backward pass: twice as good, it would ...
     """

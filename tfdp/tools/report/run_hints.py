@@ -19,6 +19,7 @@ INPUT_SHARE = 0.15
 COMMUNICATION_SHARE = 0.2
 OTHER_SHARE = 0.25
 SKIPPED_SHARE = 0.05
+DROPPED_SHARE = 0.2
 ERROR_GROWTH = 2.0
 ERROR_SAMPLES = 6
 
@@ -59,6 +60,7 @@ def findings(run: LoggedRun) -> tuple[Finding, ...]:
         other(splits, run.start),
         straggling(waits(run), splits, headline(run).step_seconds),
         skipped_steps(skipped(steps)),
+        dropped_examples(steps),
         not_finite(steps),
         compression_error(steps),
     ]
@@ -247,6 +249,34 @@ def skipped_steps(counted: tuple[int, int] | None) -> Finding | None:
             "If they come all the time, gradients overflow by themselves: lower the learning rate, "
             "lengthen `tfdp.optimizers.Warmup`, or set `global_clipnorm=1.0`.",
             "On hardware with bfloat16 `mixed_bfloat16` needs no loss scale.",
+        ),
+    )
+
+
+def dropped_examples(steps: Sequence[StepLine]) -> Finding | None:
+    """Looks for examples that did not count, because their ranks came late.
+
+    >>> dropped_examples([StepLine(0, 1, 0, 1, 8, 1.0, dropped_examples=2)]).measured
+    '2 of 8 examples (25%) did not count, as their ranks came late.'
+    """
+    counted = [(step.dropped_examples, step.examples or 0) for step in steps]
+    known = [(dropped, examples) for dropped, examples in counted if dropped is not None]
+    dropped, examples = (sum(each) for each in zip(*known, strict=True)) if known else (0, 0)
+    if not examples:
+        return None
+    share = dropped / examples
+    return Finding(
+        "Dropped examples",
+        f"{dropped:,} of {examples:,} examples ({percent(share)}) did not count, as their ranks "
+        "came late.",
+        f"{percent(DROPPED_SHARE)} of the examples",
+        ()
+        if share < DROPPED_SHARE
+        else (
+            "See which rank is late most often, in what `fit` says at its end: if it is always the "
+            "same, replace it, or train without it.",
+            "If ranks are late by chance, fewer `backups` of "
+            "`tfdp.synchronization.BackupWorkers` drop fewer examples.",
         ),
     )
 

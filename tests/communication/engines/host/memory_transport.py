@@ -42,6 +42,10 @@ class MemoryTransport:
     def receive(self, array, source, tag):
         return Received(self._memory, array, (source, self._process, tag))
 
+    def has_arrived(self, source, tag):
+        with self._memory.lock:
+            return bool(self._memory.sent[source, self._process, tag])
+
 
 class Sent:
     def done(self):

@@ -42,6 +42,9 @@ class ByteTransport(Protocol[RequestT_co]):
     def receive(self, array: np.ndarray, source: int, tag: int) -> RequestT_co:
         """Begins to receive the bytes of `array` from a process, which may be this one."""
 
+    def has_arrived(self, source: int, tag: int) -> bool:
+        """Returns whether a message of a process is there, which no receive has taken."""
+
 
 class Lane:
     """The sends and receives of one rank in one collective, which meet those of the same key alone.

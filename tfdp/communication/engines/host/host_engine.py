@@ -27,8 +27,8 @@ _LARGE_BYTES = 2**21
 class HostEngine(Engine):
     """The primitives of `Engine`, computed by NumPy on bytes that a transport moves.
 
-    Collectives of one rank run in the order of the program, one after the other. Ranks of a process
-    run theirs at the same time.
+    Collectives of one rank run in the order of the program, one after the other, but for those that
+    run beside the others. Ranks of a process run theirs at the same time.
 
     Args:
       name: The name by which users choose the engine.
@@ -52,6 +52,7 @@ class HostEngine(Engine):
         self._hosts = tuple(hosts)
         self._transport, self._driver = transport, driver
         self._ranks = {rank: _Rank(device) for rank, device in enumerate(devices, start=first_rank)}
+        self._beside = {rank: _Rank(each.device) for rank, each in self._ranks.items()}
 
     def all_reduce(self, tensor: tf.Tensor, group: tuple[int, ...]) -> tf.Tensor:
         """Sums as `Engine` says, in one step or two."""
@@ -108,7 +109,7 @@ class HostEngine(Engine):
         def begin(own: np.ndarray) -> HostCollective:
             return run(own, lane)
 
-        caller = self._ranks[rank]
+        caller = (self._beside if sequence.is_beside() else self._ranks)[rank]
         elements = tensor.shape.num_elements()
         small = elements is not None and elements * tensor.dtype.size < _LARGE_BYTES
         waits = self._run_here if small and len(self._ranks) == 1 else self._run_elsewhere
