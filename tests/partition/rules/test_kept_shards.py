@@ -368,7 +368,7 @@ def test_of_an_operand_that_all_replicas_have_whole_a_part_is_taken(name):
 
 
 @pytest.mark.parametrize("type_, fill", [("V2", ()), ("V3", (0.5,))])
-@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("replicas", tiers.first_of(3, 2))
 def test_one_image_does_not_stand_for_those_of_several_transforms(type_, fill, replicas):
     move = moved(f"ImageProjectiveTransform{type_}", *fill)
     moves, image = numbers(3, 6), numbers(1, 4, 6, 3)

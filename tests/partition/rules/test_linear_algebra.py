@@ -5,6 +5,7 @@ import tiers
 from partition.check import check
 from partition.drawn import MERGES, of_drawn_batches
 from partition.examples import gradients, in_shares
+from partition.samples import sample
 
 
 def matrices(length, *sizes):
@@ -78,40 +79,31 @@ def test_equations_are_solved_each_by_itself(kind, length, replicas):
     assert not report.exchanged
 
 
-@in_shares
-def test_one_triangular_matrix_solves_the_equations_of_all(length, replicas):
-    def function(y):
-        one = tf.constant(matrices(3, 3))
-        return [
-            tf.linalg.triangular_solve(one, y),
-            tf.linalg.triangular_solve(one[tf.newaxis], y),
-            *gradients(lambda y: tf.linalg.triangular_solve(one, y), y),
-        ]
-
-    report = check(function, matrices(length, 3, 4), replicas=replicas, tolerance=1e-4)
-    assert not report.exchanged
+@sample(lambda length: matrices(length, 3, 4), tolerance=1e-4, sends=[])
+def test_one_triangular_matrix_solves_the_equations_of_all(y):
+    one = tf.constant(matrices(3, 3))
+    return [
+        tf.linalg.triangular_solve(one, y),
+        tf.linalg.triangular_solve(one[tf.newaxis], y),
+        *gradients(lambda y: tf.linalg.triangular_solve(one, y), y),
+    ]
 
 
-@in_shares
-def test_matrices_that_are_the_same_for_all_are_cut(length, replicas):
-    def function(y):
-        many = tf.broadcast_to(tf.constant(matrices(3, 3)), [tf.shape(y)[0], 3, 3])
-        return tf.linalg.solve(many, y)
-
-    check(function, matrices(length, 3, 4), replicas=replicas, tolerance=1e-4)
+@sample(lambda length: matrices(length, 3, 4), tolerance=1e-4)
+def test_matrices_that_are_the_same_for_all_are_cut(y):
+    many = tf.broadcast_to(tf.constant(matrices(3, 3)), [tf.shape(y)[0], 3, 3])
+    return tf.linalg.solve(many, y)
 
 
-def test_matrices_whose_rows_are_the_examples_are_decomposed_whole():
-    def function(x):
-        many = tf.stack([x, tf.sin(x) + 2])  # [2, batch, 3]
-        return [
-            tf.linalg.qr(x),
-            tf.linalg.svd(tf.transpose(x), compute_uv=False),
-            tf.linalg.svd(many, compute_uv=False),
-            tf.linalg.qr(tf.transpose(many, [0, 2, 1])),
-        ]
-
-    check(function, matrices(7, 3), replicas=[3], whole=["Qr", "Svd"], tolerance=1e-4)
+@sample(matrices(7, 3), replicas=[3], whole=["Qr", "Svd"], tolerance=1e-4)
+def test_matrices_whose_rows_are_the_examples_are_decomposed_whole(x):
+    many = tf.stack([x, tf.sin(x) + 2])  # [2, batch, 3]
+    return [
+        tf.linalg.qr(x),
+        tf.linalg.svd(tf.transpose(x), compute_uv=False),
+        tf.linalg.svd(many, compute_uv=False),
+        tf.linalg.qr(tf.transpose(many, [0, 2, 1])),
+    ]
 
 
 @of_drawn_batches(merges=MERGES[:1])

@@ -7,6 +7,7 @@ import tensorflow as tf
 from partition.check import check, strategy
 from partition.drawn import of_drawn_batches
 from partition.examples import gradients, in_shares, numbers
+from partition.samples import sample
 
 
 def sums(report):
@@ -68,12 +69,10 @@ def test_numbers_that_are_none_stay_such():
         np.testing.assert_array_equal(np.isfinite(found), [False, False, True])
 
 
-def test_the_moments_of_squared_distances_are_their_own():
-    def function(x):
-        mean = tf.reduce_mean(x, 0, keepdims=True)
-        return [mean, *tf.nn.moments(tf.math.squared_difference(x, mean), [0])]
-
-    check(function, numbers(7, 4), replicas=[3])
+@sample(numbers(7, 4), replicas=[3])
+def test_the_moments_of_squared_distances_are_their_own(x):
+    mean = tf.reduce_mean(x, 0, keepdims=True)
+    return [mean, *tf.nn.moments(tf.math.squared_difference(x, mean), [0])]
 
 
 def test_a_mean_alone_and_distances_from_another_are_as_they_were():
@@ -99,16 +98,14 @@ def test_moments_of_other_numbers_are_one_devices(dtype):
     check(function, numbers(7, 3, 4, dtype=dtype), tolerance=tolerance)
 
 
-def test_moments_in_branches_and_loops_are_one_devices():
-    def function(x):
-        at_once = tf.cond(tf.reduce_sum(x) > 0, lambda: gradients(normalized, x)[1], lambda: -x)
-        _, in_turn = tf.while_loop(
-            lambda count, x: count < 3, lambda count, x: (count + 1, normalized(x)), [0, x]
-        )
-        again = tf.recompute_grad(normalized)
-        return at_once, in_turn, gradients(again, x)
-
-    check(function, numbers(7, 3, 4), whole=None)
+@sample(numbers(7, 3, 4), whole=None)
+def test_moments_in_branches_and_loops_are_one_devices(x):
+    at_once = tf.cond(tf.reduce_sum(x) > 0, lambda: gradients(normalized, x)[1], lambda: -x)
+    _, in_turn = tf.while_loop(
+        lambda count, x: count < 3, lambda count, x: (count + 1, normalized(x)), [0, x]
+    )
+    again = tf.recompute_grad(normalized)
+    return at_once, in_turn, gradients(again, x)
 
 
 def test_a_function_that_is_called_twice_has_moments_of_each_call():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from partition.check import strategy
 
 import tfdp
@@ -25,7 +26,7 @@ def summed(values, are_partials):
 
 
 @pytest.mark.parametrize("length", [7, 2])
-@pytest.mark.parametrize("replicas", [1, 3, 5])
+@pytest.mark.parametrize("replicas", tiers.first_of(3, 1, 5))
 def test_replicas_are_given_summands_that_add_up_and_wholes(replicas, length):
     own = strategy(replicas)
     with own.scope():

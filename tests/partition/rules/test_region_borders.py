@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from partition.check import strategy
 
 from tfdp.base.batch_shards import share_sizes
@@ -58,7 +59,7 @@ def of_one(x, gamma, upstream, region_of):
     return y, mean, variance, *slopes, *outer.gradient(penalty, [x, gamma])
 
 
-@pytest.mark.parametrize("replicas", [1, 3, 5])
+@pytest.mark.parametrize("replicas", tiers.first_of(3, 1, 5))
 @pytest.mark.parametrize("length", [7, 2])
 @pytest.mark.parametrize("is_fixed", [False, True])
 def test_each_replica_takes_its_rows_for_the_batch(length, replicas, is_fixed):
