@@ -79,7 +79,7 @@ layers: $(DEV_SETUP) ## The import layers, module sizes and docstrings
 	@$(BIN)/python -m pytest -q tests/test_layers.py
 
 fast: $(DEV_SETUP) ## The fast tests
-	@TFDP_TESTS_FAST=1 $(BIN)/python $(PYTEST) -m "not slow and not multiprocess and not exhaustive" tests
+	@TFDP_TESTS_FAST=1 $(BIN)/python $(PYTEST) -m "not slow and not exhaustive" tests
 
 format: $(DEV_SETUP) ## Format the code, mend what ruff can mend, take outputs out of notebooks
 	@$(BIN)/ruff check --quiet --fix-only .

@@ -24,17 +24,12 @@ def programs() -> dict[str, Callable[[tf.distribute.Strategy], Any]]:
     # To rewrite graphs takes longer than their few steps.
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     made = partitioners_programs.programs()  # which puts the tests where Python finds them
-    training: Any = importlib.import_module("partition.training")
-    importlib.import_module("partition.test_programs")
-    for name in training.PROGRAMS:
-        made[f"partition: {name}"] = functools.partial(_partitioned, training, name)
-    cells: Any = importlib.import_module("xla.cells")
+    runners: Any = importlib.import_module("programs.runners")
+    for name in runners.PROGRAMS:
+        made[f"partition: {name}"] = functools.partial(runners.trained, name)
+    cells: Any = importlib.import_module("strategy.xla.cells")
     made |= {f"keras: {name}": run for name, run in cells.CELLS.items()}
     return made
-
-
-def _partitioned(training: Any, name: str, strategy: tf.distribute.Strategy) -> None:
-    training.trained(name, strategy)
 
 
 def sent_by(name: str, run: Callable[[tf.distribute.Strategy], Any]) -> list[Sent]:

@@ -99,21 +99,13 @@ def replicas(request):
     return REPLICAS_OF_VARIANTS if tiers.is_exhaustive(request.node) else REPLICAS
 
 
-@pytest.fixture
-def unsharded(monkeypatch):
-    """Makes strategies without `shard` though TFDP_TESTS_SHARD names one, to test their steps."""
-    import harness
-
-    monkeypatch.setattr(harness, "SHARD", None)
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """Checks the rule of `tiers`, marks what trains, and puts first what starts processes.
 
-    To train on replicas takes seconds: `make check` has the telling tests alone. Workers take the
-    tests from both ends: while one waits for processes, the other trains, and no two wait for
-    TensorFlow's start at once.
+    To train on replicas or to start processes takes seconds: `make check` has the telling tests
+    alone. Workers take the tests from both ends: while one waits for processes, the other trains,
+    and no two wait for TensorFlow's start at once.
     """
     config.stash[tiers.FAULTS] = tiers.without_a_fast_case(items)
     if tiers.PART:
@@ -121,8 +113,9 @@ def pytest_collection_modifyitems(config, items):
         config.hook.pytest_deselected(items=list({*items} - {*kept}))
         items[:] = kept
     for item in items:
-        fixtures = getattr(item, "fixturenames", ())
-        if "replicas" in fixtures and item.get_closest_marker("telling") is None:
+        trains = "replicas" in getattr(item, "fixturenames", ())
+        starts_processes = item.get_closest_marker("multiprocess") is not None
+        if (trains or starts_processes) and item.get_closest_marker("telling") is None:
             item.add_marker(pytest.mark.slow)
     if CLUSTER_REPLICAS:
         promised = [item for item in items if item.path.parent.name == "keras"]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
-from replica_counts import AS_TRACED, CLUSTER_REPLICAS, DEVICE, IN_SCOPE, SHARD, count_id
+from replica_counts import AS_TRACED, CLUSTER_REPLICAS, DEVICE, count_id
 
 SEED = 7
 WEIGHT_TOLERANCE = 1e-5  # of the largest weight
@@ -65,6 +65,9 @@ class Outcome:
     slots: dict[str, list[np.ndarray]]  # by kind: momentum, velocity, iteration
     seen: Any  # what `use` returned
 
+
+# The `shard` of strategies for which a test names none; tests of `shard` set it.
+SHARD = None
 
 # For tests of what one process holds.
 in_one_process = pytest.mark.skipif(bool(CLUSTER_REPLICAS), reason="it is about one process")
@@ -158,9 +161,7 @@ def train(build, use, replicas=None, one_device_eagerly=True):
     model = build_in_scope(build, replicas)
     if replicas is None and one_device_eagerly and _may_run_eagerly(model):
         model.run_eagerly = True
-    inside = model.distribute_strategy.scope() if IN_SCOPE and replicas else None
-    with inside or contextlib.nullcontext():
-        seen = use(model)
+    seen = use(model)
     if replicas is not None:
         assert_replicas_identical(model)
     return Outcome(weights(model), slots(model), seen)

@@ -7,12 +7,6 @@ import os
 # does by itself.
 CLUSTER_REPLICAS = int(os.environ.get("TFDP_TESTS_CLUSTER_REPLICAS", "0"))
 
-# "optimizer", "gradients" or "parameters": the promise's tests run with this `shard`.
-SHARD = os.environ.get("TFDP_TESTS_SHARD")
-
-# "1": what the promise's tests do with a model, such as `fit`, they do in its scope.
-IN_SCOPE = os.environ.get("TFDP_TESTS_IN_SCOPE") == "1"
-
 # `make test` and `make check`: two replicas, which cost least, and graphs as they were traced, for
 # TensorFlow's way of rewriting them takes a sixth of a test's time; their clusters and scripts run
 # as users' programs do. `make test-all` shows each mechanism on an odd number, which shares nearly

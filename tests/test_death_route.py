@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
+pytestmark = [pytest.mark.multiprocess]
 
 TESTS = pathlib.Path(__file__).parent
 SCRIPT = TESTS / "scripts" / "traced_death.py"

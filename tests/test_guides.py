@@ -20,7 +20,6 @@ def program(guide):
     return "\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
 
 
-@pytest.mark.slow
 @pytest.mark.multiprocess
 @pytest.mark.exhaustive("data/test_guide.py::test_the_guide_s_program_runs")
 def test_the_programs_of_short_guides_run(tmp_path):

@@ -6,7 +6,6 @@ import sys
 import pytest
 
 
-@pytest.mark.slow
 @pytest.mark.multiprocess
 def test_one_checkpoint_is_timed_among_the_steps_of_a_fit():
     words = ["checkpoint", "--model", "small", "--rounds", "1", "--steps", "5"]

@@ -123,28 +123,6 @@ def test_the_folder_of_images_has_the_classes_and_the_size(tmp_path):
     np.testing.assert_allclose(pixels[::2, ::2] / 255, images[2], atol=0.03)
 
 
-@pytest.mark.parametrize(
-    ("words", "received", "remedy"),
-    [
-        (["--sources", "arrays,tape"], "'arrays,tape'", "`--sources all`"),
-        (["--examples", "60001"], "received 60001", "do `--examples 60000`"),
-        (["--image-files", "0"], "received 0", "do `--image-files 2000`"),
-        (["--image-size", "100"], "received 100", "do `--image-size 224`"),
-        (["--batch-size", "0"], "received 0", "do `--batch-size 256`"),
-        (["--rounds", "0"], "received 0", "do `--rounds 5`"),
-        (["--json", "no/where/x"], "'no/where/x'", "do `mkdir -p no/where`"),
-    ],
-)
-def test_a_refusal_says_what_was_received_and_what_to_do(capsys, words, received, remedy):
-    with pytest.raises(SystemExit) as exit_:
-        main(["data", *words])
-    assert exit_.value.code == 2
-    message = capsys.readouterr().err.splitlines()[-1]
-    assert "must" in message
-    assert received in message
-    assert remedy in message
-
-
 def test_records_need_an_extra_that_is_named(capsys, monkeypatch):
     there = importlib.util.find_spec
     monkeypatch.setattr(

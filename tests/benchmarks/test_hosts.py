@@ -90,7 +90,6 @@ def test_without_the_tools_it_names_them(monkeypatch):
 
 
 @needs_hosts
-@pytest.mark.slow
 @pytest.mark.multiprocess
 @pytest.mark.exhaustive("benchmarks/test_sums.py::test_a_run_measures_prints_draws_and_keeps")
 def test_sums_between_hosts_are_right_and_the_bytes_of_a_link_are_kept(tmp_path):

@@ -8,7 +8,6 @@ from rich.console import Console
 from benchmarks import memory
 
 
-@pytest.mark.slow
 @pytest.mark.multiprocess
 @pytest.mark.exhaustive(
     "benchmarks/test_checkpoint_cost.py::test_one_checkpoint_is_timed_among_the_steps_of_a_fit"

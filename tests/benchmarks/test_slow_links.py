@@ -79,23 +79,6 @@ def test_a_failed_run_is_shown_and_the_others_are_measured(started, tmp_path):
     assert content["options"]["bytes_per_second"] == 20e6
 
 
-@pytest.mark.parametrize(
-    ("words", "received", "remedy"),
-    [
-        (["--order", "0,0"], "received 0,0", "do `--order 0,0,1,1`"),
-        (["--order", "0,2"], "received 0,2", "do `--order 0,0,1,1`"),
-        (["--only", "99"], "received 99", "do `--only 0,"),
-        (["--model", "small"], "received 'small'", "mlp, transformer"),
-    ],
-)
-def test_a_refusal_says_what_was_received_and_what_to_do(capsys, words, received, remedy):
-    with pytest.raises(SystemExit) as exit_:
-        main(["slow-links", *words])
-    message = capsys.readouterr().err.splitlines()[-1]
-    assert exit_.value.code == 2
-    assert received in message and remedy in message
-
-
 def test_every_row_is_an_argument_of_the_strategy():
     for arguments in ARGUMENTS:
         assert arguments_of(arguments).keys() <= {"compression", "synchronization"}
@@ -103,7 +86,6 @@ def test_every_row_is_an_argument_of_the_strategy():
 
 
 @needs_hosts
-@pytest.mark.slow
 @pytest.mark.multiprocess
 @pytest.mark.exhaustive("test_the_table_takes_the_step_that_sends_nothing_from_the_others")
 def test_ranks_train_over_their_links_and_send_what_the_table_says(tmp_path):

@@ -94,7 +94,6 @@ def test_a_rank_knows_whether_it_is_on_a_host(monkeypatch):
     assert workers == ["10.77.0.1:20870", "10.77.0.2:20871"]
 
 
-@pytest.mark.slow
 @pytest.mark.multiprocess
 def test_a_run_measures_prints_draws_and_keeps(tmp_path):
     words = "--topology ring,stock --engine tensorflow --sizes 1KB --rounds 1 --repeats 2"

@@ -8,7 +8,7 @@ import sys
 import pytest
 from callbacks.telemetry_lines import lines
 
-pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
+pytestmark = [pytest.mark.multiprocess]
 
 SCRIPT = pathlib.Path(__file__).parent / "scripts" / "late_rank.py"
 

@@ -104,7 +104,6 @@ def test_what_it_cannot_hold_is_refused_with_the_order(inner):
         BetweenHosts(inner)
 
 
-@pytest.mark.slow
 @pytest.mark.multiprocess
 @pytest.mark.exhaustive("test_hosts_send_each_other_the_largest_numbers_of_their_sums")
 @pytest.mark.parametrize("engine", ["tensorflow", "mpi"])

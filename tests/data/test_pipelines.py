@@ -214,7 +214,7 @@ def noisy(image, label, seed):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("replicas", tiers.first_of(3, 2))
 def test_augmented_pixels_are_bit_equal_for_any_number_of_replicas(stream, replicas):
     arrays = (np.zeros([11, 4, 4], "float32"), np.arange(11))
     source = tf.data.Dataset.from_tensor_slices(arrays) if stream else arrays

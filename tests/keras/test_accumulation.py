@@ -142,7 +142,7 @@ def test_an_overflow_within_a_window_leaves_one_devices_trace(bad, trains_as_one
 
 @pytest.mark.slow
 @harness.in_one_process
-def test_an_open_windows_gradients_stay_local_and_add_up(unsharded):
+def test_an_open_windows_gradients_stay_local_and_add_up():
     """Accumulators differ between replicas, and their sum is the window's gradient."""
     x, y = harness.regression_data(16)
 

@@ -9,7 +9,7 @@ import pathlib
 import clusters
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.multiprocess, pytest.mark.timeout(620)]
+pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(620)]
 
 FOLDER = pathlib.Path(__file__).parent
 OTHERS = sorted({*FOLDER.glob("test_*.py")} - {pathlib.Path(__file__)})

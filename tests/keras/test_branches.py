@@ -42,39 +42,34 @@ def network(act):
     return build
 
 
-def written_where_large(name):
-    def act(layer, x):
-        def write():
-            variable = getattr(layer, name)
+def written_where_large(layer, x):
+    """A weight, a state, and a variable of TensorFlow's."""
+    for variable in (layer.scale, layer.state, layer.plain):
+
+        def write(variable=variable):
             variable.assign(0.5 * variable)
             return 0
 
         tf.cond(tf.reduce_max(x) > 2.0, write, lambda: 0)
-        return x
-
-    return act
+    return x
 
 
 def noise(layer, like):
     return 0.1 * keras.random.normal(ops.shape(like), seed=layer.seeds)
 
 
-def noise_in_a_loop_over_examples(layer, x):
-    return tf.map_fn(lambda row: row + noise(layer, row), x)
+def noise_in_loops(layer, x):
+    """Over examples, over time, and in a scan."""
 
-
-def noise_in_a_loop_over_time(layer, x):
     def advance(time, state):
         return time + 1, state + x[:, time] + noise(layer, state)
 
+    x = tf.map_fn(lambda row: row + noise(layer, row), x)
+    scaled = ops.stack([x, 2.0 * x])
+    x = ops.scan(lambda sums, each: (sums + each + noise(layer, each), each), x, scaled)[0]
     steps = tf.shape(x)[1]
     _, state = tf.while_loop(lambda time, _: time < steps, advance, (0, 0.0 * x[:, 0]))
     return state[:, None]
-
-
-def noise_in_a_scan(layer, x):
-    scaled = ops.stack([x, 2.0 * x])
-    return ops.scan(lambda sums, each: (sums + each + noise(layer, each), each), x, scaled)[0]
 
 
 class Skipping(keras.Model):
@@ -113,12 +108,8 @@ def skipping(decide):
 
 
 PROGRAMS = {
-    "a weight that is written": network(written_where_large("scale")),
-    "a state that is written": network(written_where_large("state")),
-    "a variable of TensorFlow's that is written": network(written_where_large("plain")),
-    "a loop over examples": network(noise_in_a_loop_over_examples),
-    "a loop over time": network(noise_in_a_loop_over_time),
-    "a scan": network(noise_in_a_scan),
+    "variables that are written": network(written_where_large),
+    "loops that draw": network(noise_in_loops),
     "an update that asks the loss": skipping(lambda loss, _: loss < 5.0),
     "an update that asks gradients": skipping(lambda _, found: tf.linalg.global_norm(found) < 9.0),
 }

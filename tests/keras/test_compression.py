@@ -11,67 +11,36 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras import optimizers
+from programs.linear import (
+    EXAMPLES,
+    REPLICAS,
+    ROWS,
+    OwnStep,
+    data,
+    fit,
+    kernel_gradients,
+    made,
+    sgd,
+    weights,
+)
 
 import tfdp
 from tfdp.compression import Cast
 
-EXAMPLES, REPLICAS, ROWS = 8, 2, 5
 BFLOAT16 = Cast("bfloat16")
 
 # For tests of the mechanism within one process; the first test runs across processes, too.
 with_two_replicas = harness.in_one_process
 
 
-def data(seed=0):
-    """Inputs, rows of a table, and targets: the loss is the mean of outputs times targets."""
-    rng = np.random.default_rng(seed)
-    x = rng.integers(-999, 999, (EXAMPLES, 3)).astype("float32")
-    rows = rng.integers(0, ROWS, (EXAMPLES, 1)).astype("int32")
-    return x, rows, rng.integers(-1999, 1999, (EXAMPLES, 2)).astype("float32")
-
-
-def kernel_gradients(x, rows, y):
-    """Each replica's gradient of the kernel."""
-    return [a.T @ b / y.size for a, b in zip(np.split(x, 2), np.split(y, 2), strict=True)]
-
-
 def bfloat16(value):
     return np.asarray(value, "float32").astype(ml_dtypes.bfloat16)
 
 
-def weights(model, layer="dense"):
-    return model.get_layer(layer).get_weights()[0]
-
-
-def product(y, outputs):
-    return y * outputs
-
-
-def build(optimizer, model=keras.Model, **compile_options):
-    x, rows = keras.Input((3,)), keras.Input((1,), dtype="int32")
-    dense = keras.layers.Dense(2, use_bias=False, kernel_initializer="zeros", name="dense")
-    table = keras.layers.Embedding(ROWS, 2, embeddings_initializer="zeros", name="table")
-    outputs = dense(x) + keras.layers.Reshape((2,))(table(rows))
-    built = model([x, rows], outputs)
-    built.compile(optimizer, loss=product, **compile_options)
-    return built
-
-
-def sgd(**options):
-    return optimizers.SGD(1.0, **options)
-
-
-def trained(make_optimizer, batches, compression=BFLOAT16, replicas=REPLICAS, **options):
-    """The model after a step for each of `batches`, and the losses that it logged."""
-    harness.start_over()
-    with harness.strategy(replicas, compression=compression).scope():
-        model = build(make_optimizer(), **options)
-    losses = []
-    for x, rows, y in batches:
-        history = model.fit([x, rows], y, batch_size=EXAMPLES, shuffle=False, verbose=0)
-        losses += history.history["loss"]
-    harness.assert_replicas_identical(model)
-    return model, losses
+def trained(make_optimizer, batches, compression=BFLOAT16, **options):
+    """The model without a bias after a step for each of `batches`, and the losses of all."""
+    model = made(make_optimizer, compression, use_bias=False, **options)
+    return model, fit(model, batches)
 
 
 @pytest.mark.slow
@@ -148,18 +117,6 @@ def test_a_sum_that_overflows_float16_is_skipped_by_all_replicas():
 def test_windows_that_would_travel_without_their_scale_are_refused_in_float16(optimizer):
     with pytest.raises(ValueError, match=r'gradient_accumulation_steps.*Cast\("bfloat16"\)'):
         trained(optimizer, [data()], Cast("float16"))
-
-
-class OwnStep(keras.Model):
-    """A step that could do anything with its gradients."""
-
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            loss = self.compute_loss(x, y, self(x))
-        gradients = tape.gradient(loss, self.trainable_variables)
-        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-        return {"loss": loss}
 
 
 @pytest.mark.slow

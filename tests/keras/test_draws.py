@@ -1,10 +1,11 @@
 """Random numbers are one device's where shapes are fixed and a length may fit by chance."""
 
+import functools
+
 import harness
 import keras
 import pytest
 import tensorflow as tf
-import tiers
 from keras import layers, ops
 
 SHARE = 2  # examples on each replica
@@ -89,59 +90,60 @@ def as_mask(shape, seed):
 
 def of_rows_that_are_left(x, seed):
     left = tf.boolean_mask(x, x[:, 0] > 0.0)
-    return ops.sum(keras.random.normal((tf.shape(left)[0], 4), seed=seed))
+    return 0.1 * ops.sum(keras.random.normal((tf.shape(left)[0], 4), seed=seed))
 
 
-DRAWS = {
-    "a multiple of the share": lambda: Noisy(4, keras.random.normal),
-    "as long as the share, the first axis 1": lambda: Noisy(SHARE, in_front),
-    "no multiple": lambda: Noisy(3, keras.random.normal),
-    "on a kernel as long as the share": lambda: Noisy(SHARE, keras.random.normal),
-    "as a mask": lambda: Noisy(SHARE, as_mask),
-    "in factors": lambda: Noisy(SHARE, factored),
-    "in functions": lambda: Noisy(SHARE, through_functions),
-    "for a kernel": lambda: WithNoise(
-        lambda x, seed: x[:, :SHARE] @ keras.random.normal((SHARE, 4), seed=seed)
+# Of which none is taken for a batch's or a share's, though it is as long.
+OF_WEIGHTS = [
+    lambda: Noisy(4, keras.random.normal),
+    lambda: Noisy(3, keras.random.normal),
+    *(
+        functools.partial(Noisy, SHARE, draw)
+        for draw in (in_front, keras.random.normal, as_mask, factored, through_functions)
     ),
-    "Dropout": lambda: layers.Dropout(0.5),
-    "GaussianNoise": lambda: layers.GaussianNoise(1.0),
-    "GaussianDropout": lambda: layers.GaussianDropout(0.5),
-    "AlphaDropout": lambda: layers.AlphaDropout(0.5),
-    "GRU": lambda: keras.Sequential(
-        [
-            layers.Reshape((2, 2)),
-            layers.GRU(4, dropout=0.3, recurrent_dropout=0.3, reset_after=False),
-        ]
-    ),
-    "one for each": lambda: WithNoise(
-        lambda x, seed: keras.random.uniform((ops.shape(x)[0], 1), seed=seed)
-    ),
-    "rows that are merged": lambda: WithNoise(
+]
+
+OF_EXAMPLES = [
+    lambda: WithNoise(of_rows_that_are_left),
+    lambda: WithNoise(lambda x, seed: x[:, :SHARE] @ keras.random.normal((SHARE, 4), seed=seed)),
+    lambda: WithNoise(lambda x, seed: keras.random.uniform((ops.shape(x)[0], 1), seed=seed)),
+    lambda: WithNoise(
         lambda x, seed: ops.reshape(
             keras.random.normal((ops.shape(x)[0], 2, 2), seed=seed), (-1, 4)
         )
     ),
-    "rows that are left": lambda: WithNoise(of_rows_that_are_left),
-}
+]
+
+OF_KERAS = [
+    lambda: layers.Dropout(0.5),
+    lambda: layers.GaussianNoise(1.0),
+    lambda: layers.GaussianDropout(0.5),
+    lambda: layers.AlphaDropout(0.5),
+    lambda: layers.Reshape((2, 2)),
+    lambda: layers.GRU(4, dropout=0.3, recurrent_dropout=0.3, reset_after=False),
+]
+
+OF_ONE_ROW = [
+    lambda: layers.GaussianNoise(0.5),
+    lambda: layers.Dropout(0.5, noise_shape=(1, 4)),
+    lambda: WithNoise(lambda x, seed: keras.random.normal((1, 4), seed=seed)),
+    lambda: Noisy(1, keras.random.normal),
+    lambda: Noisy(4, in_front),
+]
 
 
-@pytest.mark.parametrize("name", tiers.cases(DRAWS, ["GaussianNoise", "rows that are left"]))
-def test_draws_are_one_devices(name, replicas, trains_as_one_device):
-    trains_as_one_device(model_with(DRAWS[name]), fit_in(replicas))
+@pytest.mark.parametrize(
+    ("makers", "share"),
+    [
+        (OF_WEIGHTS, SHARE),
+        (OF_EXAMPLES, SHARE),
+        pytest.param(OF_KERAS, SHARE, marks=pytest.mark.exhaustive),
+        (OF_ONE_ROW, 1),
+    ],
+    ids=["of weights", "of examples", "of Keras' layers", "of one row"],
+)
+def test_draws_are_one_devices(makers, share, replicas, trains_as_one_device):
+    def noise():
+        return keras.Sequential([make() for make in makers])
 
-
-def drawn_for_one():
-    """Layers whose draws are for each example, for all of them, and for weights."""
-    return keras.Sequential(
-        [
-            layers.GaussianNoise(0.5),
-            layers.Dropout(0.5, noise_shape=(1, 4)),
-            WithNoise(lambda x, seed: keras.random.normal((1, 4), seed=seed)),
-            Noisy(1, keras.random.normal),
-            Noisy(4, in_front),
-        ]
-    )
-
-
-def test_a_size_of_one_is_not_the_number_of_a_share_s_examples(replicas, trains_as_one_device):
-    trains_as_one_device(model_with(drawn_for_one), fit_in(replicas, share=1))
+    trains_as_one_device(model_with(noise), fit_in(replicas, share))

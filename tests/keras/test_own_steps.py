@@ -1,4 +1,7 @@
-"""Steps as Keras' examples write them: adversaries, penalties on input gradients, contrasts."""
+"""Steps as Keras' examples write them: adversaries, optimizers in others, tapes in models.
+
+What other steps do is in `tests/partition` and `tests/foreign`.
+"""
 
 import harness
 import keras
@@ -6,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
-from keras import layers, ops, optimizers
+from keras import layers, optimizers
 
 UNEVEN = [8, 3, 1, 5]
 X, Y = harness.regression_data(sum(UNEVEN))
@@ -56,80 +59,6 @@ class WithGradientPenalty(keras.Model):
         return {"loss": loss}
 
 
-class FromDrawnNoise(WithGradientPenalty):
-    """Noise is as long as the batch: the layers that see it have rows of examples, too."""
-
-    def train_step(self, data):
-        noise, real = data
-        size = tf.shape(real)[0]
-        drawn = noise + 0.0 * keras.random.normal([size, 5], seed=3)
-        ones = tf.ones([size, 1])
-        with tf.GradientTape() as tape:
-            fake = self.critic(self.generator(drawn))
-            real = self.critic(real)
-            both = ops.concatenate([ones - fake, ones + real], axis=0)
-            loss = tf.reduce_mean(ops.softplus(both)) + tf.nn.l2_loss(fake) / 100.0
-        variables = self.critic.trainable_variables
-        self.critic_optimizer.apply(tape.gradient(loss, variables), variables)
-        variables = self.generator.trainable_variables
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(ops.softplus(self.critic(self.generator(drawn))))
-        self.generator_optimizer.apply(tape.gradient(loss, variables), variables)
-        return {"loss": loss}
-
-
-class Contrast(keras.Model):
-    """Each example against those of the whole batch, which an `all_gather` brings."""
-
-    def __init__(self):
-        super().__init__()
-        self.encoder = keras.Sequential([keras.Input((5,)), layers.Dense(3)])
-
-    def train_step(self, data):
-        x, _ = data
-        context = tf.distribute.get_replica_context()
-        with tf.GradientTape() as tape:
-            ours = tf.math.l2_normalize(self.encoder(x), axis=1)
-            views = tf.math.l2_normalize(self.encoder(0.8 * x), axis=1)
-            everyone = context.all_gather(views, axis=0)
-            alike = tf.reduce_sum(ours * views, axis=1)
-            terms = tf.reduce_logsumexp(ours @ tf.transpose(everyone), axis=1) - alike
-            loss = tf.reduce_mean(terms)
-        variables = self.encoder.trainable_variables
-        gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, variables), 0.5)
-        self.optimizer.apply(gradients, variables)
-        return {"loss": loss}
-
-
-class Adversarial(keras.Model):
-    """Trains on inputs that were moved along the sign of their gradient."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = keras.Sequential([keras.Input((5,)), layers.Dense(3, "tanh"), layers.Dense(1)])
-
-    def call(self, x):
-        return self.layer(x)
-
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            loss = self.compute_loss(x, y, self(x))
-        moved = x + 0.1 * tf.sign(tape.gradient(loss, x)) + 0.01 * tape_of_mean(self, x, y)
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(self(moved) - y))
-        self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
-        return {"loss": loss}
-
-
-def tape_of_mean(model, x, y):
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        loss = tf.reduce_mean(tf.square(model(x) - y))
-    return tape.gradient(loss, x) * 8.0
-
-
 class Tokens(keras.Model):
     """Sparse gradients of an embedding, clipped by hand."""
 
@@ -159,9 +88,6 @@ def compiled(model, optimizer=None):
 
 PROGRAMS = {
     "WGAN-GP": (WithGradientPenalty, REAL),
-    "noise as long as the batch": (FromDrawnNoise, REAL),
-    "a contrast over the batch": (Contrast, Y),
-    "adversarial inputs": (Adversarial, Y),
     "sparse, clipped by hand": (Tokens, Y),
 }
 
@@ -185,8 +111,15 @@ def scaled_step(model, x, y):
     return {"loss": loss}
 
 
-class Scaled(Adversarial):
+class Scaled(keras.Model):
     """A loss scale, or several optimizers in one."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = keras.Sequential([keras.Input((5,)), layers.Dense(3, "tanh"), layers.Dense(1)])
+
+    def call(self, x):
+        return self.layer(x)
 
     def train_step(self, data):
         return scaled_step(self, *data)
@@ -216,32 +149,6 @@ def test_an_optimizer_around_others_trains_as_on_one_device(optimizer, trains_as
         lambda: compiled(Scaled(), optimizer()),
         lambda m: m.fit(harness.batches_of(UNEVEN, X, Y), epochs=2, verbose=0).history,
     )
-
-
-@pytest.mark.exhaustive(
-    "keras/test_fixed_shapes.py::test_a_model_is_built_for_the_batch_and_not_for_a_share"
-)
-def test_static_shapes_train_as_on_one_device(trains_as_one_device):
-    """Batches whose size is declared, and noise of their shape."""
-
-    class Static(FromDrawnNoise):
-        def train_step(self, data):
-            noise, real = data
-            with tf.GradientTape() as tape:
-                drawn = noise + 0.0 * keras.random.normal(tf.shape(noise), seed=3)
-                still = 0.0 * tf.random.normal(tf.shape(noise))
-                moved = self.generator(still) + self.generator(drawn)
-                loss = tf.reduce_mean(self.critic(moved)) - tf.reduce_mean(self.critic(real))
-                loss += 0.1 * tf.reduce_sum(self.critic(real)) / 12.0
-            variables = self.critic.trainable_variables
-            self.critic_optimizer.apply(tape.gradient(loss, variables), variables)
-            return {"loss": loss}
-
-    def use(model):
-        data = tf.data.Dataset.from_tensor_slices((X, REAL)).batch(6, drop_remainder=True)
-        return model.fit(data, epochs=2, verbose=0).history
-
-    trains_as_one_device(lambda: compiled(Static()), use)
 
 
 @pytest.mark.parametrize("takes", tiers.first_of("slopes of inputs", "slopes of weights"))

@@ -184,16 +184,6 @@ def test_what_is_built_lazily_trains_as_on_one_device(step, trains_as_one_device
     trains_as_one_device(build, lambda model: harness.fit_arrays(model, x, y))
 
 
-@pytest.mark.exhaustive("test_what_is_built_lazily_trains_as_on_one_device")
-def test_a_lazy_sequential_model_trains_as_on_one_device(trains_as_one_device):
-    def build():
-        model = keras.Sequential([layers.Dense(4, activation="tanh"), layers.Dense(1)])
-        model.compile(optimizers.Adam(0.05), loss="mse")
-        return model
-
-    trains_as_one_device(build)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("replicas", [2], ids=["2-replicas"])
 @pytest.mark.parametrize("kind", tiers.first_of("Keras' own step", "an own step"))

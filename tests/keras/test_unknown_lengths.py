@@ -64,13 +64,10 @@ OPTIMIZERS = {
 }
 
 
-# `make test` runs a case for each pair of settings.
-PAIRS = [
-    ("Adam", keras.Sequential, False, 1),
+# `make test` runs each setting's values.
+KEPT = [
     ("Adam", Counting, True, 2),
-    ("accumulating", keras.Sequential, True, 2),
-    ("accumulating", Counting, False, 1),
-    ("loss scale", keras.Sequential, True, 1),
+    ("accumulating", keras.Sequential, False, 1),
     ("loss scale", Counting, False, 2),
 ]
 
@@ -82,7 +79,7 @@ PAIRS = [
 @pytest.mark.parametrize(
     ("optimizer", "kind", "compiles", "steps"),
     tiers.cases(
-        itertools.product(OPTIMIZERS, (keras.Sequential, Counting), (False, True), (1, 2)), PAIRS
+        itertools.product(OPTIMIZERS, (keras.Sequential, Counting), (False, True), (1, 2)), KEPT
     ),
 )
 def test_what_waits_for_no_batch_is_done_at_the_end(

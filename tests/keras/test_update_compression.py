@@ -15,6 +15,18 @@ import pytest
 import tensorflow as tf
 import tiers
 from keras import optimizers
+from programs import linear
+from programs.linear import (
+    EXAMPLES,
+    REPLICAS,
+    ROWS,
+    OwnStep,
+    data,
+    kernel_gradients,
+    product,
+    sgd,
+    weights,
+)
 
 import tfdp
 from tfdp.callbacks.checkpoint import model_variables
@@ -29,23 +41,9 @@ from tfdp.compression import (
 )
 from tfdp.errors import GradientError
 
-EXAMPLES, REPLICAS, ROWS = 8, 2, 5
 FEEDBACK = ErrorFeedback(TopK(1 / 3, smallest=1, exclude=["bias$", "embeddings$"]))
 
 with_two_replicas = harness.in_one_process
-
-
-def data(seed=0):
-    """Inputs, rows of a table, and targets: the loss is the mean of outputs times targets."""
-    rng = np.random.default_rng(seed)
-    x = rng.integers(-999, 999, (EXAMPLES, 3)).astype("float32")
-    rows = rng.integers(0, ROWS, (EXAMPLES, 1)).astype("int32")
-    return x, rows, rng.integers(-1999, 1999, (EXAMPLES, 2)).astype("float32")
-
-
-def kernel_gradients(x, rows, y):
-    """Each replica's gradient of the kernel."""
-    return [a.T @ b / y.size for a, b in zip(np.split(x, 2), np.split(y, 2), strict=True)]
 
 
 def table_gradients(rows, y):
@@ -79,6 +77,15 @@ def simulated(steps):
     return applied, residuals
 
 
+def made(make_optimizer, compression=FEEDBACK, **options):
+    return linear.made(make_optimizer, compression, **options)
+
+
+def fit(model, batches):
+    linear.fit(model, batches)
+    return model
+
+
 def residuals(model):
     """Each replica's residual of the kernel, on this process."""
     found = [
@@ -90,41 +97,6 @@ def residuals(model):
     ]
     (held,) = found
     return [copy.numpy() for copy in held.values]
-
-
-def weights(model, layer="dense"):
-    return model.get_layer(layer).get_weights()[0]
-
-
-def product(y, outputs):
-    return y * outputs
-
-
-def build(optimizer, model=keras.Model, **compile_options):
-    x, rows = keras.Input((3,)), keras.Input((1,), dtype="int32")
-    dense = keras.layers.Dense(2, kernel_initializer="zeros", name="dense")
-    table = keras.layers.Embedding(ROWS, 2, embeddings_initializer="zeros", name="table")
-    outputs = dense(x) + keras.layers.Reshape((2,))(table(rows))
-    built = model([x, rows], outputs)
-    built.compile(optimizer, loss=product, **compile_options)
-    return built
-
-
-def sgd(**options):
-    return optimizers.SGD(1.0, **options)
-
-
-def made(make_optimizer, compression=FEEDBACK, replicas=REPLICAS, **options):
-    harness.start_over()
-    with harness.strategy(replicas, compression=compression).scope():
-        return build(make_optimizer(), **options)
-
-
-def fit(model, batches):
-    for x, rows, y in batches:
-        model.fit([x, rows], y, batch_size=EXAMPLES, shuffle=False, verbose=0)
-    harness.assert_replicas_identical(model)
-    return model
 
 
 @pytest.mark.slow
@@ -237,18 +209,6 @@ def test_on_one_host_nothing_is_compressed_between_hosts():
     model = fit(made(sgd, between), batches)
     whole = -sum(sum(kernel_gradients(*batch)) for batch in batches)
     np.testing.assert_allclose(weights(model), whole, rtol=1e-5)
-
-
-class OwnStep(keras.Model):
-    """A step that could do anything with its gradients."""
-
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            loss = self.compute_loss(x, y, self(x))
-        gradients = tape.gradient(loss, self.trainable_variables)
-        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-        return {"loss": loss}
 
 
 class OwnApply(optimizers.SGD):

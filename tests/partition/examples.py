@@ -1,5 +1,7 @@
 """Batches, and what is compared of a function of them."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -23,6 +25,30 @@ def gradients(function, *inputs):
         results = function(*inputs)
         total = sum(tf.reduce_sum(tf.sin(result)) for result in tf.nest.flatten(results))
     return [results, *tape.gradient(total, inputs)]
+
+
+def gradient(function, x):
+    """The gradient by the input alone."""
+    return gradients(function, x)[-1]
+
+
+def length(x):
+    return tf.shape(x)[0]
+
+
+def turned(x):
+    """The batch's axis in the middle."""
+    return tf.transpose(x, [1, 0, 2])
+
+
+def sent(report):
+    """What is exchanged besides whole results."""
+    return [each for each in report.exchanged if each.why != "it is returned"]
+
+
+def cuts(layouts, type_):
+    """The layouts that results of a type have, without the batch's name."""
+    return {re.sub(r" by [^,)]*", "", each) for each in layouts[type_]}
 
 
 def of_any_axes(x):

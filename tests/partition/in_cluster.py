@@ -4,16 +4,13 @@ Not collected by itself: `keras/test_across_processes.py` runs the telling test 
 processes, and `test_across_processes.py` all of them in other clusters.
 """
 
-import zlib
-
 import harness
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
-from partition import test_programs  # noqa: F401 - registers the programs
-from partition.training import assert_trains_alike
+from programs.runners import assert_as_one_device, one_device, processes
 
 import tfdp
 
@@ -30,14 +27,7 @@ OTHERS = (
 
 
 def train(name, strategy):
-    """Trains a program as on one device, and compares the ranks' copies of its variables."""
-    found = assert_trains_alike(name, strategy)
-    read_as_sums = tf.VariableSynchronization.ON_READ
-    alike = [each for each in found.variables if each.synchronization != read_as_sums]
-    bits = [zlib.crc32(np.asarray(variable.values[0]).tobytes()) for variable in alike]
-    board = strategy.extended.processes.board
-    values = [post.value for post in board.all_gather("variables", bits)]
-    assert all(value == values[0] for value in values), values
+    assert_as_one_device(processes(name, strategy), one_device(name))
 
 
 @pytest.mark.telling

@@ -10,7 +10,6 @@ import clusters
 import pytest
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.multiprocess,
     pytest.mark.timeout(620),
     pytest.mark.exhaustive(

@@ -12,7 +12,7 @@ import sys
 import clusters
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.multiprocess, pytest.mark.timeout(620)]
+pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(620)]
 
 FOLDER = pathlib.Path(__file__).parent
 CASES = FOLDER / "in_cluster.py"

@@ -8,7 +8,7 @@ import sys
 import pytest
 import tiers
 
-pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
+pytestmark = [pytest.mark.multiprocess]
 
 SCRIPT = pathlib.Path(__file__).parent / "scripts" / "goes_wrong.py"
 

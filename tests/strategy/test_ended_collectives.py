@@ -10,7 +10,6 @@ from replica_counts import CLUSTER_REPLICAS
 SCRIPT = pathlib.Path(__file__).parent / "scripts" / "ends_collectives.py"
 
 
-@pytest.mark.slow
 @pytest.mark.multiprocess
 @pytest.mark.skipif(bool(CLUSTER_REPLICAS), reason="it is about one process")
 def test_what_begins_after_a_collective_that_failed_names_it_and_its_line():

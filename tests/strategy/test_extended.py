@@ -6,6 +6,7 @@ import harness
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 
 from tfdp.errors import CollectiveMismatchError
 
@@ -42,7 +43,7 @@ def test_all_reduce_is_exact_in_every_dtype_and_alike_on_every_replica(
         assert {v.dtype.name for v in out.values} == {dtype}
 
 
-@pytest.mark.parametrize("replicas", [2, 3, 4])
+@pytest.mark.parametrize("replicas", tiers.first_of(3, 2, 4))
 def test_all_reduce_of_random_numbers_is_the_sum_in_float64_and_the_same_bits_everywhere(
     replicas, way, rank, values
 ):

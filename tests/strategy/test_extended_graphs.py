@@ -179,7 +179,6 @@ def sum_of_shapes_that_differ(case):
 
 
 @pytest.mark.multiprocess
-@pytest.mark.slow
 @pytest.mark.parametrize("case", tiers.first_of(*SHAPES_KNOWN_AS_IT_RUNS))
 def test_shapes_that_differ_between_replicas_are_named_when_the_step_runs(case):
     lines = "import sys, lean; lean.import_keras(); import strategy.test_extended_graphs as tests"

@@ -9,7 +9,7 @@ nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
 pytest.importorskip("ipykernel")
 
-pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
+pytestmark = [pytest.mark.multiprocess]
 
 # What a cell may take here. No time is asserted: on a free machine a whole notebook takes less.
 CELL_SECONDS = 240

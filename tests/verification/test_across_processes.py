@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
+pytestmark = [pytest.mark.multiprocess]
 
 SCRIPT = pathlib.Path(__file__).parent / "scripts/in_cluster.py"
 

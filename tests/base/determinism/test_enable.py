@@ -57,7 +57,6 @@ def twice(tmp_path_factory):
     return json.loads(shared.made_once(tmp_path_factory, "twice.json", make).read_text())
 
 
-@pytest.mark.slow
 @pytest.mark.multiprocess
 def test_two_replicas_of_one_process_leave_the_same_bits_in_every_run(twice):
     first, again = twice

@@ -8,7 +8,6 @@ import pytest
 from rich.console import Console
 from sweep_records import finish
 
-from benchmarks.__main__ import main
 from benchmarks.convergence.bytes_options import STRATEGIES, BytesOptions, strategies_of
 from benchmarks.convergence.bytes_report import by_strategy, rows, show_bytes
 from benchmarks.convergence.models import build_model
@@ -113,19 +112,3 @@ def test_older_lines_of_results_have_no_strategy():
     content = to_json(run, outcome)
     del content["strategy"], content["bytes_sent"]
     assert from_json(content) == (run, outcome)
-
-
-@pytest.mark.parametrize(
-    ("words", "received", "remedy"),
-    [
-        (["--only", "99"], "received 99", "do `--only 0,3`"),
-        (["--batch", "5"], "received 5", "do `--batch 6`"),
-        (["--batch", "64", "--examples", "8"], "received 8", "do `--examples 64`"),
-    ],
-)
-def test_a_refusal_says_what_was_received_and_what_to_do(capsys, words, received, remedy):
-    with pytest.raises(SystemExit) as exit_:
-        main(["accuracy-by-bytes", "--task", "cnn", *words])
-    message = capsys.readouterr().err.splitlines()[-1]
-    assert exit_.value.code == 2
-    assert received in message and remedy in message

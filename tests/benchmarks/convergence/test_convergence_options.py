@@ -4,7 +4,6 @@ import pathlib
 
 import pytest
 
-from benchmarks.__main__ import main
 from benchmarks.convergence.convergence_options import ConvergenceOptions
 
 
@@ -69,19 +68,3 @@ def test_a_batch_is_whole_micro_batches_accumulated(batch, step_batch, accumulat
     run = ConvergenceOptions("mlp").run("sgd", batch, 0.1, 0)
     assert (run.step_batch, run.gradient_accumulation_steps) == (step_batch, accumulated)
     assert run.updates(55_000) == updates
-
-
-@pytest.mark.parametrize(
-    ("words", "fix"),
-    [
-        (["--task", "mpl"], "do `--task mlp`"),
-        (["--task", "mlp", "--batches", "many"], "do `--batches 64,4096`"),
-        (["--task", "mlp", "--optimizers", "lion"], "do `--optimizers all`"),
-        ([], "--task"),
-    ],
-)
-def test_the_command_line_refuses_likewise(words, fix, capsys):
-    with pytest.raises(SystemExit) as exit_:
-        main(["convergence", *words])
-    assert exit_.value.code == 2
-    assert fix in capsys.readouterr().err

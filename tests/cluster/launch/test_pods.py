@@ -35,7 +35,6 @@ def why_not():
 
 pytestmark = [
     pytest.mark.multiprocess,
-    pytest.mark.slow,
     pytest.mark.skipif(why_not() is not None, reason="needs root, ip and tc"),
 ]
 

@@ -20,7 +20,7 @@ FEW = "replicas_sum or trace_again or same_error or delay"
 OF_THE_ENGINE = f"{FEW} or reduce or gather or topology_sums or do_not_mix or ends_first or decided"
 OF_THE_ENGINE += " or gossip"
 
-pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
+pytestmark = [pytest.mark.multiprocess]
 
 
 def tfdp_run(*words):

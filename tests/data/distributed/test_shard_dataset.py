@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 
 import tfdp
 
@@ -111,7 +112,7 @@ def test_one_replica_gets_tensors_and_several_their_shares():
     )
 
 
-@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("replicas", tiers.first_of(3, 2))
 def test_each_replica_reads_its_own_examples_only(replicas, tmp_path):
     """By the bytes of a file of large records: the share, and no more."""
     path = str(tmp_path / "large.tfrecord")

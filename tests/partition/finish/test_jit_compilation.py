@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tiers
-from partition import test_programs  # noqa: F401 - registers the programs
 from partition.check import strategy
-from partition.training import assert_trains_alike
+from programs.runners import assert_as_one_device, one_device, replicas
 
 from tfdp.partition.finish import jit_compilation
 
@@ -151,7 +150,8 @@ def test_xla_s_kernels_are_known_by_the_dtypes_that_they_take():
     ),
 )
 def test_a_compiled_program_trains_as_one_device(name):
-    assert_trains_alike(name, 2, jit_compile=True, one_compiles=name in DRAWING)
+    expected = one_device(name, jit_compile=name in DRAWING or None)
+    assert_as_one_device(replicas(name, 2, jit_compile=True), expected)
 
 
 def dropout(shape, seed):

@@ -4,6 +4,7 @@ import tensorflow as tf
 import tiers
 from partition.check import check, strategy
 from partition.drawn import of_drawn_batches
+from partition.samples import sample
 
 import tfdp  # noqa: F401 - the strategy's package
 
@@ -61,20 +62,15 @@ def test_sizes_that_branches_give_are_those_of_the_branch_that_is_taken(flag):
     check(function, rows(7), np.array(flag))
 
 
-@in_sizes
-def test_sizes_that_a_loop_carries_are_those_of_the_round(size):
-    def function(x):
-        turned = tf.transpose(x)
+@sample(rows)
+def test_sizes_that_a_loop_carries_are_those_of_the_round(x):
+    turned = tf.transpose(x)
 
-        def body(length, y, total):
-            total += tf.reduce_sum(-tf.ones([length, 2])) * tf.cast(tf.shape(y)[0], tf.float32)
-            return length * 2, turned - y, total
+    def body(length, y, total):
+        total += tf.reduce_sum(-tf.ones([length, 2])) * tf.cast(tf.shape(y)[0], tf.float32)
+        return length * 2, turned - y, total
 
-        return tf.while_loop(
-            lambda length, *_: length < 50, body, [tf.shape(x)[0], turned * 2, 0.0]
-        )
-
-    check(function, rows(size))
+    return tf.while_loop(lambda length, *_: length < 50, body, [tf.shape(x)[0], turned * 2, 0.0])
 
 
 def test_a_sum_that_one_branch_needs_is_sent_in_that_branch():
@@ -94,14 +90,11 @@ def test_a_case_chooses_among_several(size):
         check(function, rows(size), np.int32(index))
 
 
-@in_sizes
-def test_a_loop_keeps_the_cut_of_what_it_carries(size):
-    def function(x):
-        return tf.while_loop(
-            lambda i, y: i < 3, lambda i, y: (i + 1, tf.tanh(y) + x), [0, tf.zeros_like(x)]
-        )
-
-    check(function, rows(size))
+@sample(rows)
+def test_a_loop_keeps_the_cut_of_what_it_carries(x):
+    return tf.while_loop(
+        lambda i, y: i < 3, lambda i, y: (i + 1, tf.tanh(y) + x), [0, tf.zeros_like(x)]
+    )
 
 
 @in_sizes
@@ -266,15 +259,12 @@ def test_what_each_round_needs_the_sum_of_is_summed_once_in_each(name):
     assert only.function.startswith("loop") and only.tensors == 1
 
 
-@in_sizes
-def test_a_loop_may_need_sums_in_each_round(size):
-    def function(x):
-        def body(i, y):
-            return i + 1, y / (1.0 + tf.abs(tf.reduce_mean(y, 0)))
+@sample(rows)
+def test_a_loop_may_need_sums_in_each_round(x):
+    def body(i, y):
+        return i + 1, y / (1.0 + tf.abs(tf.reduce_mean(y, 0)))
 
-        return tf.while_loop(lambda i, _: i < 3, body, [0, x])[1]
-
-    check(function, rows(size))
+    return tf.while_loop(lambda i, _: i < 3, body, [0, x])[1]
 
 
 def test_what_a_loop_leaves_as_it_is_is_gathered_once_and_before_it():
@@ -289,64 +279,49 @@ def test_what_a_loop_leaves_as_it_is_is_gathered_once_and_before_it():
     assert not gather.function.startswith("loop")
 
 
-@in_sizes
-def test_a_loop_ends_by_a_condition_on_the_batch(size):
-    def function(x):
-        return tf.while_loop(lambda y: tf.reduce_max(y) < 50.0, lambda y: [y * 1.5 + 1.0], [x])[0]
-
-    check(function, rows(size))
+@sample(rows)
+def test_a_loop_ends_by_a_condition_on_the_batch(x):
+    return tf.while_loop(lambda y: tf.reduce_max(y) < 50.0, lambda y: [y * 1.5 + 1.0], [x])[0]
 
 
-@in_sizes
-def test_the_gradient_of_a_loop_and_of_a_branch_is_one_devices(size):
-    def function(x, w):
-        w = w[0]
-        with tf.GradientTape() as tape:
-            tape.watch(w)
+@sample(rows, lambda size: rows(3, 3)[None], whole=None)
+def test_the_gradient_of_a_loop_and_of_a_branch_is_one_devices(x, w):
+    w = w[0]
+    with tf.GradientTape() as tape:
+        tape.watch(w)
 
-            def body(i, y):
-                y = tf.cond(tf.reduce_mean(y) > 0, lambda: tf.tanh(y @ w), lambda: y @ w)
-                return i + 1, y
+        def body(i, y):
+            y = tf.cond(tf.reduce_mean(y) > 0, lambda: tf.tanh(y @ w), lambda: y @ w)
+            return i + 1, y
 
-            y = tf.while_loop(lambda i, _: i < 3, body, [0, x])[1]
-            loss = tf.reduce_mean(y * y)
-        return loss, tape.gradient(loss, w)
-
-    check(function, rows(size), rows(3, 3)[None], whole=None)
+        y = tf.while_loop(lambda i, _: i < 3, body, [0, x])[1]
+        loss = tf.reduce_mean(y * y)
+    return loss, tape.gradient(loss, w)
 
 
-@in_sizes
-def test_tensor_arrays_hold_parts_of_batches(size):
-    def function(x):
-        array = tf.TensorArray(tf.float32, 4)
-        for index in range(4):
-            array = array.write(index, x * (index + 1.0))
-        return array.stack(), array.read(2), array.size()
-
-    check(function, rows(size))
+@sample(rows)
+def test_tensor_arrays_hold_parts_of_batches(x):
+    array = tf.TensorArray(tf.float32, 4)
+    for index in range(4):
+        array = array.write(index, x * (index + 1.0))
+    return array.stack(), array.read(2), array.size()
 
 
-@in_sizes
-def test_steps_of_sequences_are_written_in_a_loop(size):
-    def function(x):
-        steps = tf.TensorArray(tf.float32, tf.shape(x)[1]).unstack(tf.transpose(x))
+@sample(rows)
+def test_steps_of_sequences_are_written_in_a_loop(x):
+    steps = tf.TensorArray(tf.float32, tf.shape(x)[1]).unstack(tf.transpose(x))
 
-        def body(i, found):
-            return i + 1, found.write(i, tf.cumsum(steps.read(i)[:, None] * tf.ones([1, 2]), 1))
+    def body(i, found):
+        return i + 1, found.write(i, tf.cumsum(steps.read(i)[:, None] * tf.ones([1, 2]), 1))
 
-        found = tf.TensorArray(tf.float32, tf.shape(x)[1])
-        return tf.while_loop(lambda i, _: i < tf.shape(x)[1], body, [0, found])[1].stack()
-
-    check(function, rows(size))
+    found = tf.TensorArray(tf.float32, tf.shape(x)[1])
+    return tf.while_loop(lambda i, _: i < tf.shape(x)[1], body, [0, found])[1].stack()
 
 
-@in_sizes
-def test_elements_are_joined_along_the_batch(size):
-    def function(x):
-        array = tf.TensorArray(tf.float32, 2, infer_shape=False)
-        return array.write(0, x).write(1, -x).concat()
-
-    check(function, rows(size), whole=None)
+@sample(rows, whole=None)
+def test_elements_are_joined_along_the_batch(x):
+    array = tf.TensorArray(tf.float32, 2, infer_shape=False)
+    return array.write(0, x).write(1, -x).concat()
 
 
 @in_sizes
@@ -403,20 +378,15 @@ def test_elements_whose_shape_is_said_are_parts_of_it(size, axis):
     check(function, rows(size))
 
 
-def test_of_an_element_that_was_never_written_nothing_is_taken_for_known():
-    def function(x):
-        array = tf.TensorArray(tf.int32, 2, element_shape=[2]).write(0, tf.shape(x))
-        return -tf.fill(array.read(1), 2.0), -tf.fill(array.read(0), 3.0)
-
-    check(function, rows(7))
+@sample(rows(7))
+def test_of_an_element_that_was_never_written_nothing_is_taken_for_known(x):
+    array = tf.TensorArray(tf.int32, 2, element_shape=[2]).write(0, tf.shape(x))
+    return -tf.fill(array.read(1), 2.0), -tf.fill(array.read(0), 3.0)
 
 
-@in_sizes
-def test_a_map_over_examples_is_computed_whole(size):
-    def function(x):
-        return tf.map_fn(lambda row: tf.reduce_sum(row) * row, x)
-
-    check(function, rows(size), whole=None)
+@sample(rows, whole=None)
+def test_a_map_over_examples_is_computed_whole(x):
+    return tf.map_fn(lambda row: tf.reduce_sum(row) * row, x)
 
 
 def test_a_function_called_twice_is_written_twice():

@@ -4,6 +4,7 @@ import tiers
 from partition.check import check
 from partition.drawn import of_drawn_batches
 from partition.examples import gradients, in_shares, numbers
+from partition.samples import sample
 
 CONVOLUTIONS = {
     "1D": (lambda x, w: tf.nn.conv1d(x, w[0], 1, "SAME"), (6, 2), (1, 3, 2, 4)),
@@ -57,15 +58,12 @@ def test_convolutions_keep_rows_and_gradients_of_filters_are_summands(kind, leng
     assert [each.kind for each in report.exchanged] == ["sum"]
 
 
-@in_shares
-def test_second_gradients_of_convolutions_are_those_of_one_device(length, replicas):
-    def function(x):
-        def first(x, w):
-            return gradients(lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"), x, w)[1]
+@sample((4, 4, 2))
+def test_second_gradients_of_convolutions_are_those_of_one_device(x):
+    def first(x, w):
+        return gradients(lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"), x, w)[1]
 
-        return gradients(first, x, tf.constant(numbers(2, 2, 2, 3)))
-
-    check(function, numbers(length, 4, 4, 2), replicas=replicas)
+    return gradients(first, x, tf.constant(numbers(2, 2, 2, 3)))
 
 
 @in_shares
@@ -128,16 +126,15 @@ def test_blocks_of_images_keep_rows(kind, length, replicas):
     check(function, numbers(length, 4, 6, 3), replicas=replicas)
 
 
-@in_shares
-def test_boxes_are_cut_out_of_the_images_that_they_name(length, replicas, layouts):
-    def function(x, boxes):
-        names = tf.reverse(tf.range(tf.shape(x)[0]), [0])
-        return gradients(
-            lambda x, boxes: tf.image.crop_and_resize(x, boxes, names, [2, 3]), x, boxes
-        )
-
-    check(function, numbers(length, 4, 6, 3), numbers(length, 4) / 2, replicas=replicas, whole=None)
-    assert layouts["CropAndResize"] == {"sharded(axis 0 by batch_0)"}
+@sample(
+    (4, 6, 3),
+    lambda length: numbers(length, 4) / 2,
+    whole=None,
+    layouts={"CropAndResize": {"sharded(axis 0 by batch_0)"}},
+)
+def test_boxes_are_cut_out_of_the_images_that_they_name(x, boxes):
+    names = tf.reverse(tf.range(tf.shape(x)[0]), [0])
+    return gradients(lambda x, boxes: tf.image.crop_and_resize(x, boxes, names, [2, 3]), x, boxes)
 
 
 def test_a_gradient_of_images_that_was_computed_whole_is_added_to_others_by_rows():
@@ -153,24 +150,18 @@ def test_a_gradient_of_images_that_was_computed_whole_is_added_to_others_by_rows
     assert not {each.operation for each in report.exchanged} & {"AddN", "Add", "AddV2"}
 
 
-@in_shares
-def test_images_in_more_dimensions_are_convolved_as_rows(length, replicas):
-    def function(x):
-        def convolution(x, w):
-            return tf.nn.convolution(x, w, padding="SAME")
+@sample((3, 4, 5, 2))
+def test_images_in_more_dimensions_are_convolved_as_rows(x):
+    def convolution(x, w):
+        return tf.nn.convolution(x, w, padding="SAME")
 
-        merged = tf.reshape(x, [-1, 4, 5, 2])
-        return gradients(convolution, merged, tf.constant(numbers(3, 3, 2, 4)))
-
-    check(function, numbers(length, 3, 4, 5, 2), replicas=replicas)
+    merged = tf.reshape(x, [-1, 4, 5, 2])
+    return gradients(convolution, merged, tf.constant(numbers(3, 3, 2, 4)))
 
 
-@in_shares
-def test_filters_of_the_batch_make_a_convolution_whole(length, replicas):
-    def function(x):
-        return tf.nn.conv2d(x, tf.transpose(x, [1, 2, 3, 0]), 1, "VALID")
-
-    check(function, numbers(length, 4, 4, 2), replicas=replicas)
+@sample((4, 4, 2))
+def test_filters_of_the_batch_make_a_convolution_whole(x):
+    return tf.nn.conv2d(x, tf.transpose(x, [1, 2, 3, 0]), 1, "VALID")
 
 
 # The batch is along the images' rows, alone or merged with another axis.

@@ -1,8 +1,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from partition.check import check
 from partition.drawn import MERGES, of_drawn_batches
+from partition.samples import sample
 
 
 def rows(*shape, seed=0):
@@ -73,13 +75,11 @@ def test_summands_stay_summands_through_what_is_linear():
     assert [(each.kind, len(each.contents)) for each in report.exchanged] == [("sum", 1)] * 2
 
 
-def test_a_whole_tensor_is_added_once():
-    def function(x):
-        return tf.add_n(
-            [tf.reduce_sum(x, 0), tf.ones([3]), tf.reduce_mean(x, 0)]
-        ), 5.0 - tf.reduce_sum(x)
-
-    check(function, rows(7, 3))
+@sample(rows(7, 3))
+def test_a_whole_tensor_is_added_once(x):
+    return tf.add_n([tf.reduce_sum(x, 0), tf.ones([3]), tf.reduce_mean(x, 0)]), 5.0 - tf.reduce_sum(
+        x
+    )
 
 
 @pytest.mark.parametrize("shape", [(7, 3), (7, 1), (7, 4)])
@@ -88,14 +88,12 @@ def test_whether_shapes_fit_is_asked_as_on_one_device(shape):
     check(lambda x: [x == y, x != y, x == x * 1.0], rows(7, 3), whole=None)
 
 
-def test_rows_of_other_widths_are_unequal_as_on_one_device():
-    def function(x):
-        return x == tf.concat([x, x], 1), x != tf.concat([x, x], 1)[:, :3]
-
-    check(function, rows(7, 3), whole=["Equal"])
+@sample(rows(7, 3), whole=["Equal"])
+def test_rows_of_other_widths_are_unequal_as_on_one_device(x):
+    return x == tf.concat([x, x], 1), x != tf.concat([x, x], 1)[:, :3]
 
 
-@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("replicas", tiers.first_of(3, 2))
 @pytest.mark.parametrize("count", [3, 4])
 def test_of_operands_that_may_not_fit_one_truth_value_has_the_shape_of_one_device(count, replicas):
     c = tf.constant([[1.0, 2.0, 3.0]])
@@ -115,11 +113,9 @@ def test_operands_that_surely_fit_are_compared_by_rows():
     check(lambda x: [x == x[:, :1], x != tf.ones([3]), x == 0.0, x[:, 0] == 1.0], x)
 
 
-def test_select_by_rows_chooses_whole_rows():
-    def function(x):
-        return tf.raw_ops.Select(condition=x[:, 0] > 0, x=x, y=-2 * x)
-
-    check(function, rows(7, 3))
+@sample(rows(7, 3))
+def test_select_by_rows_chooses_whole_rows(x):
+    return tf.raw_ops.Select(condition=x[:, 0] > 0, x=x, y=-2 * x)
 
 
 @of_drawn_batches

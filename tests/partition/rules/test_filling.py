@@ -3,15 +3,13 @@ import pytest
 import tensorflow as tf
 from partition.check import check
 from partition.drawn import of_drawn_batches
+from partition.examples import length
+from partition.samples import sample
 
 UNEVEN = np.arange(7 * 4, dtype=np.float32).reshape(7, 4) ** 2 - 20
 FEWER = UNEVEN[:2]  # than three replicas
 RAW = tf.raw_ops
 BATCHES = pytest.mark.parametrize("batch", [UNEVEN, FEWER], ids=["uneven", "fewer"])
-
-
-def length(x):
-    return tf.shape(x)[0]
 
 
 def one(x):
@@ -140,12 +138,9 @@ def test_a_broadcast_to_an_unknown_number_makes_the_batch_whole():
     )
 
 
-def test_the_parts_of_two_batches_do_not_mix(layouts):
-    def function(x, y):
-        return tf.ones([length(x), length(y)]), tf.zeros([length(x) * length(y)]), tf.ones_like(y)
-
-    check(function, UNEVEN, UNEVEN[:3])
-    assert layouts["Fill"] == {"replicated"}
+@sample(UNEVEN, UNEVEN[:3], layouts={"Fill": {"replicated"}})
+def test_the_parts_of_two_batches_do_not_mix(x, y):
+    return tf.ones([length(x), length(y)]), tf.zeros([length(x) * length(y)]), tf.ones_like(y)
 
 
 @of_drawn_batches

@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 from partition.check import check, compare, strategy
 from partition.drawn import of_drawn_batches
-from partition.examples import of_any_axes
+from partition.examples import cuts, length, of_any_axes, turned
+from partition.samples import sample
 
 RANDOM = np.random.default_rng(5)
 RAW = tf.raw_ops
@@ -26,23 +27,10 @@ def batch(length):
 in_shares = pytest.mark.parametrize("batches", [batch(7), batch(2)], ids=["uneven", "fewer"])
 
 
-def length(x):
-    return tf.shape(x)[0]
-
-
-def turned(x):
-    """The batch's axis in the middle."""
-    return tf.transpose(x, [1, 0, 2])
-
-
 def whole_rows(x):
     """Whole numbers from 0 to 4 on every replica, two for each example."""
     numbers = RAW.LinSpace(start=0.0, stop=4.0, num=2 * length(x))
     return tf.reshape(tf.cast(numbers, tf.int32), [length(x), 2])
-
-
-def cuts(layouts, type_):
-    return {re.sub(r" by [^,)]*", "", each) for each in layouts[type_]}
 
 
 KEPT = {
@@ -190,14 +178,11 @@ def test_counts_over_the_batch_are_summands(case, batches, layouts):
     assert [each.kind for each in report.exchanged] == ["sum"]
 
 
-@in_shares
-def test_counts_of_any_number_of_axes_are_those_of_one_device(batches):
-    def function(x, i, j):
-        return [
-            RAW.DenseBincount(input=of_any_axes(each), size=6, weights=[0.0][:0]) for each in (i, j)
-        ]
-
-    check(function, *batches, replicas=[3], whole=None)
+@sample(batch, whole=None)
+def test_counts_of_any_number_of_axes_are_those_of_one_device(x, i, j):
+    return [
+        RAW.DenseBincount(input=of_any_axes(each), size=6, weights=[0.0][:0]) for each in (i, j)
+    ]
 
 
 def test_limits_of_a_histogram_may_be_a_batch():
@@ -208,11 +193,9 @@ def test_limits_of_a_histogram_may_be_a_batch():
     check(function, batch(7)[0], limits, replicas=[2, 3])
 
 
-def test_whether_any_example_has_a_value_is_computed_whole():
-    def function(x, i, j):
-        return RAW.DenseBincount(input=j, size=6, weights=[0.0][:0], binary_output=True)
-
-    check(function, *batch(7), whole=["DenseBincount"])
+@sample(*batch(7), whole=["DenseBincount"])
+def test_whether_any_example_has_a_value_is_computed_whole(x, i, j):
+    return RAW.DenseBincount(input=j, size=6, weights=[0.0][:0], binary_output=True)
 
 
 def test_counts_of_as_many_values_as_there_are_are_whole():
@@ -236,18 +219,14 @@ def test_many_indices_of_a_summand_wait_for_the_sum(layouts):
     assert cuts(layouts, "GatherV2") == {"replicated", "sharded(axis 0)"}
 
 
-@in_shares
-def test_gradients_of_a_table_are_summands(batches):
-    def function(x, i, j):
-        tables = tf.constant(TABLES)
-        with tf.GradientTape() as tape:
-            tape.watch(tables)
-            taken = tf.gather(tables, i, axis=1), tf.gather_nd(tables, i % 3)
-            total = tf.add_n([tf.reduce_sum(tf.sin(each)) for each in taken])
-        return tape.gradient(total, tables)
-
-    report = check(function, *batches, replicas=[3])
-    assert [each.kind for each in report.exchanged] == ["sum"]
+@sample(batch, sends=["sum"])
+def test_gradients_of_a_table_are_summands(x, i, j):
+    tables = tf.constant(TABLES)
+    with tf.GradientTape() as tape:
+        tape.watch(tables)
+        taken = tf.gather(tables, i, axis=1), tf.gather_nd(tables, i % 3)
+        total = tf.add_n([tf.reduce_sum(tf.sin(each)) for each in taken])
+    return tape.gradient(total, tables)
 
 
 @in_shares

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from partition.check import check, strategy
 from partition.rules.test_sharded_variables import sharded_variable
+from partition.samples import sample
 
 WEIGHTS = np.random.default_rng(0).normal(size=(4, 3, 3)).astype("float32")
 
@@ -28,18 +30,16 @@ def scanned(x, weights):
     return tf.scan(lambda h, w: tf.tanh(h @ w), weights, initializer=x)[-1]
 
 
-def test_gradients_of_stacked_weights_are_summands_in_a_list_that_began_as_zeros():
-    def step(x):
-        weights = tf.constant(WEIGHTS)
-        with tf.GradientTape() as tape:
-            tape.watch(weights)
-            loss = tf.reduce_sum(scanned(x, weights) ** 2)
-        return loss, tape.gradient(loss, weights)
-
-    check(step, rows(7, 3))
+@sample(rows(7, 3))
+def test_gradients_of_stacked_weights_are_summands_in_a_list_that_began_as_zeros(x):
+    weights = tf.constant(WEIGHTS)
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        loss = tf.reduce_sum(scanned(x, weights) ** 2)
+    return loss, tape.gradient(loss, weights)
 
 
-@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("replicas", tiers.first_of(3, 2))
 def test_stacked_weights_that_are_cut_are_gathered_once_before_they_are_listed(replicas):
     kept, _ = sharded_variable(replicas, WEIGHTS)
     weights = tf.constant(WEIGHTS)
@@ -59,26 +59,22 @@ def squares(x):
     return x @ tf.transpose(x)
 
 
-def test_an_element_that_is_cut_along_another_axis_makes_the_list_whole():
-    def step(x):
-        written = tf.TensorArray(tf.float32, 3).write(0, squares(x + 1.0))
-        for place, each in enumerate([tf.transpose(squares(x)), squares(2.0 * x)], start=1):
-            written = written.write(place, each)
-        return written.stack()
-
-    check(step, rows(7, 3))
+@sample(rows(7, 3))
+def test_an_element_that_is_cut_along_another_axis_makes_the_list_whole(x):
+    written = tf.TensorArray(tf.float32, 3).write(0, squares(x + 1.0))
+    for place, each in enumerate([tf.transpose(squares(x)), squares(2.0 * x)], start=1):
+        written = written.write(place, each)
+    return written.stack()
 
 
-def test_in_a_loop_too():
-    def step(x):
-        def body(k, kept):
-            return k + 1, kept.write(k, tf.transpose(squares(2.0 * x)))
+@sample(rows(7, 3), whole=None)
+def test_in_a_loop_too(x):
+    def body(k, kept):
+        return k + 1, kept.write(k, tf.transpose(squares(2.0 * x)))
 
-        first = tf.TensorArray(tf.float32, 4, element_shape=[None, None]).write(0, squares(x))
-        _, kept = tf.while_loop(lambda k, _: k < 4, body, (1, first))
-        return kept.stack()
-
-    check(step, rows(7, 3), whole=None)
+    first = tf.TensorArray(tf.float32, 4, element_shape=[None, None]).write(0, squares(x))
+    _, kept = tf.while_loop(lambda k, _: k < 4, body, (1, first))
+    return kept.stack()
 
 
 PARTS = {

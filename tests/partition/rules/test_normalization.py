@@ -3,6 +3,7 @@ import tensorflow as tf
 from partition.check import check, compare, strategy
 from partition.drawn import of_drawn_batches
 from partition.examples import gradients, in_shares, numbers, of_any_axes
+from partition.samples import sample
 
 
 @in_shares
@@ -15,49 +16,34 @@ def test_biases_are_added_to_rows_and_their_gradients_are_summands(sizes, length
     assert [each.kind for each in report.exchanged] == ["sum"]
 
 
-@in_shares
-def test_biases_of_channels_in_front_are_added_to_rows(length, replicas):
-    def function(x):
-        return gradients(
-            lambda x, bias: tf.nn.bias_add(x, bias, "NC..") * x, x, tf.constant(numbers(3))
-        )
-
-    check(function, numbers(length, 3, 2, 4), replicas=replicas)
+@sample((3, 2, 4))
+def test_biases_of_channels_in_front_are_added_to_rows(x):
+    return gradients(
+        lambda x, bias: tf.nn.bias_add(x, bias, "NC..") * x, x, tf.constant(numbers(3))
+    )
 
 
-@in_shares
-def test_biases_are_added_whatever_axis_the_batch_has(length, replicas, layouts):
-    def function(x):
-        def added(x, bias):
-            return tf.nn.bias_add(tf.transpose(x, [1, 0, 2]), bias)
+@sample((3, 4), layouts={"BiasAdd": {"sharded(axis 1 by batch_0)"}, "BiasAddGrad": {"partial"}})
+def test_biases_are_added_whatever_axis_the_batch_has(x):
+    def added(x, bias):
+        return tf.nn.bias_add(tf.transpose(x, [1, 0, 2]), bias)
 
-        return gradients(added, x, tf.constant(numbers(4)))
-
-    check(function, numbers(length, 3, 4), replicas=replicas)
-    assert layouts["BiasAdd"] == {"sharded(axis 1 by batch_0)"}
-    assert layouts["BiasAddGrad"] == {"partial"}
+    return gradients(added, x, tf.constant(numbers(4)))
 
 
-@in_shares
-def test_the_gradient_of_biases_of_a_summand_is_a_summand(length, replicas, layouts):
-    def function(x):
-        return tf.raw_ops.BiasAddGrad(out_backprop=tf.reduce_sum(x, 0))
-
-    check(function, numbers(length, 3, 4), replicas=replicas)
-    assert layouts["BiasAddGrad"] == {"partial"}
+@sample((3, 4), layouts={"BiasAddGrad": {"partial"}})
+def test_the_gradient_of_biases_of_a_summand_is_a_summand(x):
+    return tf.raw_ops.BiasAddGrad(out_backprop=tf.reduce_sum(x, 0))
 
 
-@in_shares
-def test_cross_entropy_between_all_pairs_of_examples_keeps_rows(length, replicas):
-    def function(x):
-        def losses(x):
-            logits = tf.matmul(x, x, transpose_b=True)
-            classes = tf.range(tf.shape(x)[0])
-            return tf.nn.sparse_softmax_cross_entropy_with_logits(classes, logits)
+@sample((4,))
+def test_cross_entropy_between_all_pairs_of_examples_keeps_rows(x):
+    def losses(x):
+        logits = tf.matmul(x, x, transpose_b=True)
+        classes = tf.range(tf.shape(x)[0])
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(classes, logits)
 
-        return gradients(losses, x)
-
-    check(function, numbers(length, 4), replicas=replicas)
+    return gradients(losses, x)
 
 
 @in_shares
@@ -89,20 +75,17 @@ def test_normalization_by_the_statistics_of_the_batch_is_computed_whole():
     compare(function(tf.constant(x)), partitioned(x), "a batch of fixed length")
 
 
-@in_shares
-def test_examples_that_are_channels_are_normalized_each_by_itself(length, replicas, layouts):
-    def function(x):
-        def normalized(x):  # as layer normalization in one operation does it
-            channels = tf.reshape(x, [1, tf.shape(x)[0] * 2, -1, 1])
-            ones = tf.ones([tf.shape(x)[0] * 2])
-            found = tf.compat.v1.nn.fused_batch_norm(
-                channels, ones, 0 * ones, data_format="NCHW", epsilon=1e-2
-            )
-            return tf.reshape(found[0], tf.shape(x))
+@sample((2, 4))
+def test_examples_that_are_channels_are_normalized_each_by_itself(x):
+    def normalized(x):  # as layer normalization in one operation does it
+        channels = tf.reshape(x, [1, tf.shape(x)[0] * 2, -1, 1])
+        ones = tf.ones([tf.shape(x)[0] * 2])
+        found = tf.compat.v1.nn.fused_batch_norm(
+            channels, ones, 0 * ones, data_format="NCHW", epsilon=1e-2
+        )
+        return tf.reshape(found[0], tf.shape(x))
 
-        return gradients(normalized, x)
-
-    check(function, numbers(length, 2, 4), replicas=replicas)
+    return gradients(normalized, x)
 
 
 @in_shares
@@ -124,51 +107,44 @@ def test_examples_that_are_channels_without_a_number_stay_cut(length, replicas, 
     assert "sharded(axis 1 by batch_0)" in layouts["FusedBatchNormV3"]
 
 
-def test_what_a_normalization_of_channels_keeps_is_whole_where_the_program_made_it():
-    def function(x):
-        channels = tf.reshape(x, [1, tf.shape(x)[0], 4, 1])
-        found = tf.raw_ops.FusedBatchNormGradV3(
-            y_backprop=tf.cos(channels),
-            x=channels,
-            scale=x[:, 0],
-            reserve_space_1=tf.reduce_mean(x, 1),
-            reserve_space_2=tf.math.reduce_variance(x, 1),
-            reserve_space_3=tf.zeros([0]),
+@sample(numbers(7, 4), replicas=[3], whole=["FusedBatchNormGradV3"])
+def test_what_a_normalization_of_channels_keeps_is_whole_where_the_program_made_it(x):
+    channels = tf.reshape(x, [1, tf.shape(x)[0], 4, 1])
+    found = tf.raw_ops.FusedBatchNormGradV3(
+        y_backprop=tf.cos(channels),
+        x=channels,
+        scale=x[:, 0],
+        reserve_space_1=tf.reduce_mean(x, 1),
+        reserve_space_2=tf.math.reduce_variance(x, 1),
+        reserve_space_3=tf.zeros([0]),
+        data_format="NCHW",
+    )
+    return found[:3]
+
+
+@sample(numbers(7, 4), replicas=[3], whole=None)
+def test_a_scale_of_any_number_of_axes_normalizes_examples_that_are_channels(x):
+    def normalized(x):
+        scale = of_any_axes(x[:, 0])
+        return tf.raw_ops.FusedBatchNormV3(
+            x=tf.reshape(x, [1, tf.shape(x)[0], 4, 1]),
+            scale=scale,
+            offset=scale,
+            mean=[],
+            variance=[],
             data_format="NCHW",
-        )
-        return found[:3]
+        ).y
 
-    check(function, numbers(7, 4), replicas=[3], whole=["FusedBatchNormGradV3"])
-
-
-def test_a_scale_of_any_number_of_axes_normalizes_examples_that_are_channels():
-    def function(x):
-        def normalized(x):
-            scale = of_any_axes(x[:, 0])
-            return tf.raw_ops.FusedBatchNormV3(
-                x=tf.reshape(x, [1, tf.shape(x)[0], 4, 1]),
-                scale=scale,
-                offset=scale,
-                mean=[],
-                variance=[],
-                data_format="NCHW",
-            ).y
-
-        return gradients(normalized, x)
-
-    check(function, numbers(7, 4), replicas=[3], whole=None)
+    return gradients(normalized, x)
 
 
-@in_shares
-def test_moments_of_the_batch_are_summed(length, replicas):
-    def function(x):
-        def normalized(x, scale, offset):
-            mean, variance = tf.nn.moments(x, [0, 1])
-            return tf.nn.batch_normalization(x, mean, variance, offset, scale, 1e-2)
+@sample((3, 4))
+def test_moments_of_the_batch_are_summed(x):
+    def normalized(x, scale, offset):
+        mean, variance = tf.nn.moments(x, [0, 1])
+        return tf.nn.batch_normalization(x, mean, variance, offset, scale, 1e-2)
 
-        return gradients(normalized, x, tf.constant(numbers(4)), tf.constant(numbers(4)))
-
-    check(function, numbers(length, 3, 4), replicas=replicas)
+    return gradients(normalized, x, tf.constant(numbers(4)), tf.constant(numbers(4)))
 
 
 @of_drawn_batches
@@ -245,8 +221,6 @@ def test_fused_normalization_is_one_devices_wherever_the_batch_is(
     assert bool(report.whole) == (training and order[3] != 0)  # statistics of the batch
 
 
-def test_gradients_of_biases_that_cannot_be_summed_are_computed_whole():
-    def function(x):
-        return tf.raw_ops.BiasAddGrad(out_backprop=tf.cast(10 * x, tf.int16))
-
-    check(function, numbers(7, 4), replicas=[3], whole=["BiasAddGrad"])
+@sample(numbers(7, 4), replicas=[3], whole=["BiasAddGrad"])
+def test_gradients_of_biases_that_cannot_be_summed_are_computed_whole(x):
+    return tf.raw_ops.BiasAddGrad(out_backprop=tf.cast(10 * x, tf.int16))

@@ -6,6 +6,7 @@ import weakref
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from partition.check import strategy
 
 import tfdp
@@ -32,7 +33,7 @@ def summed(values, are_partials):
 
 
 @pytest.mark.parametrize("length", [7, 2])
-@pytest.mark.parametrize("replicas", [1, 3, 5])
+@pytest.mark.parametrize("replicas", tiers.first_of(3, 1, 5))
 def test_replicas_are_given_summands_that_add_up_and_wholes(replicas, length):
     own = strategy(replicas)
     with own.scope():
@@ -188,7 +189,7 @@ def of_one(x, gamma, upstream, region_of):
     return y, mean, variance, *slopes, *outer.gradient(penalty, [x, gamma])
 
 
-@pytest.mark.parametrize("replicas", [1, 3, 5])
+@pytest.mark.parametrize("replicas", tiers.first_of(3, 1, 5))
 @pytest.mark.parametrize("length", [7, 2])
 @pytest.mark.parametrize("is_fixed", [False, True])
 def test_each_replica_takes_its_rows_for_the_batch(length, replicas, is_fixed):

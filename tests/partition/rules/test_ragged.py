@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 from partition.check import check
 from partition.examples import in_shares
+from partition.samples import sample
 
 from tfdp.partition.program_record import AFTER, PRODUCTS, WHOLE
 
@@ -84,23 +85,19 @@ def test_what_is_split_whole_is_cut_again_where_it_has_rows(function, length, re
     assert undivided(report) == []
 
 
-def test_words_are_split_in_functions_that_the_program_calls_and_in_branches():
-    def function(texts):
-        called = tf.function(ragged)(texts)
-        chosen = tf.cond(tf.size(texts) > 2, lambda: ragged(texts), lambda: texts[:, None])
-        return called, chosen
-
-    check(function, TEXTS, whole=None)
+@sample(TEXTS, whole=None)
+def test_words_are_split_in_functions_that_the_program_calls_and_in_branches(texts):
+    called = tf.function(ragged)(texts)
+    chosen = tf.cond(tf.size(texts) > 2, lambda: ragged(texts), lambda: texts[:, None])
+    return called, chosen
 
 
-def test_splits_of_words_count_them_and_weigh_them():
-    def function(texts):
-        words = tf.strings.split(texts)
-        lengths = words.row_lengths()
-        numbers = tf.ragged.map_flat_values(lambda x: tf.strings.length(x) % 3, words)
-        weights = tf.ragged.map_flat_values(lambda x: tf.cast(x + 1, tf.float32), numbers)
-        counted = tf.math.bincount(numbers, minlength=3, maxlength=3, axis=-1)
-        weighted = tf.math.bincount(numbers, weights, minlength=3, maxlength=3, axis=-1)
-        return lengths, words.row_splits, words.nrows(), counted, weighted, words
-
-    check(function, TEXTS, whole=None)
+@sample(TEXTS, whole=None)
+def test_splits_of_words_count_them_and_weigh_them(texts):
+    words = tf.strings.split(texts)
+    lengths = words.row_lengths()
+    numbers = tf.ragged.map_flat_values(lambda x: tf.strings.length(x) % 3, words)
+    weights = tf.ragged.map_flat_values(lambda x: tf.cast(x + 1, tf.float32), numbers)
+    counted = tf.math.bincount(numbers, minlength=3, maxlength=3, axis=-1)
+    weighted = tf.math.bincount(numbers, weights, minlength=3, maxlength=3, axis=-1)
+    return lengths, words.row_splits, words.nrows(), counted, weighted, words

@@ -5,6 +5,8 @@ import pytest
 import tensorflow as tf
 from partition.check import REPLICAS, check
 from partition.drawn import of_drawn_batches
+from partition.examples import length
+from partition.samples import sample
 
 from tfdp.partition import REPLICATED, Batch, Sharded, partition
 from tfdp.partition.rules import random as rules
@@ -26,10 +28,6 @@ def own_rows(monkeypatch):
     wrapped = rules.own_rows
     monkeypatch.setattr(rules, "own_rows", noted)
     return found
-
-
-def length(x):
-    return tf.shape(x)[0]
 
 
 def drawn(function, batch=UNEVEN, **options):
@@ -117,13 +115,10 @@ def test_numbers_go_on_where_the_first_word_of_the_counter_wraps_around(own_rows
     assert own_rows
 
 
-def test_numbers_that_flow_on_stay_cut():
-    def dropped(x):
-        kept = tf.random.stateless_uniform(tf.shape(x), SEED) > 0.25
-        return tf.where(kept, x, 0)
-
-    report = check(dropped, np.arange(7 * 20, dtype=np.float32).reshape(7, 20), exact=True)
-    assert not report.exchanged
+@sample(np.arange(7 * 20, dtype=np.float32).reshape(7, 20), exact=True, sends=[])
+def test_numbers_that_flow_on_stay_cut(x):
+    kept = tf.random.stateless_uniform(tf.shape(x), SEED) > 0.25
+    return tf.where(kept, x, 0)
 
 
 WHOLE = {
@@ -185,22 +180,15 @@ def test_parameters_of_the_examples_are_gathered():
     assert [each.kind for each in report.exchanged] == ["gather"]
 
 
-def test_seeds_may_come_from_the_batch():
-    def function(x):
-        seed = tf.cast(tf.stack([tf.reduce_sum(x), 3]), tf.int32)
-        return tf.random.stateless_normal(tf.concat([tf.shape(x)[:1], [20]], 0), seed)
-
-    check(function, UNEVEN, exact=True)
+@sample(UNEVEN, exact=True)
+def test_seeds_may_come_from_the_batch(x):
+    seed = tf.cast(tf.stack([tf.reduce_sum(x), 3]), tf.int32)
+    return tf.random.stateless_normal(tf.concat([tf.shape(x)[:1], [20]], 0), seed)
 
 
-def test_categories_of_logits_keep_their_rows():
-    def function(logits):
-        return (
-            tf.random.stateless_categorical(logits, 6, SEED)
-            + tf.zeros_like(logits, tf.int64)[:, :1]
-        )
-
-    check(function, UNEVEN / 20, exact=True, whole=["StatelessMultinomial"])
+@sample(UNEVEN / 20, exact=True, whole=["StatelessMultinomial"])
+def test_categories_of_logits_keep_their_rows(logits):
+    return tf.random.stateless_categorical(logits, 6, SEED) + tf.zeros_like(logits, tf.int64)[:, :1]
 
 
 @pytest.mark.parametrize("batch", [UNEVEN, FEWER], ids=["uneven", "fewer"])
@@ -212,24 +200,18 @@ def test_categories_that_are_examples_are_drawn_whole(batch, layouts):
     assert layouts["StatelessMultinomial"] == {"replicated"}
 
 
-def test_shuffled_indices_stay_cut():
-    def function(index):
-        seeds = tf.stack([index, index + 1, index * 3], 1)
-        shuffle = functools.partial(tf.raw_ops.RandomIndexShuffle, index=index)
-        largest = tf.constant(6, tf.int64)
-        one = shuffle(seed=tf.constant([1, 2, 3]), max_index=largest)
-        return one, shuffle(seed=seeds, max_index=largest), shuffle(seed=seeds, max_index=index + 1)
-
-    report = check(function, np.arange(7), replicas=(3,))
-    assert not report.exchanged
+@sample(np.arange(7), replicas=(3,), sends=[])
+def test_shuffled_indices_stay_cut(index):
+    seeds = tf.stack([index, index + 1, index * 3], 1)
+    shuffle = functools.partial(tf.raw_ops.RandomIndexShuffle, index=index)
+    largest = tf.constant(6, tf.int64)
+    one = shuffle(seed=tf.constant([1, 2, 3]), max_index=largest)
+    return one, shuffle(seed=seeds, max_index=largest), shuffle(seed=seeds, max_index=index + 1)
 
 
-def test_the_derivative_of_a_gamma_draw_stays_cut():
-    def function(alpha):
-        return tf.raw_ops.RandomGammaGrad(alpha=alpha, sample=alpha * 0.7)
-
-    report = check(function, UNEVEN + 0.5)
-    assert not report.exchanged
+@sample(UNEVEN + 0.5, sends=[])
+def test_the_derivative_of_a_gamma_draw_stays_cut(alpha):
+    return tf.raw_ops.RandomGammaGrad(alpha=alpha, sample=alpha * 0.7)
 
 
 def test_one_replica_draws_all():
@@ -256,11 +238,9 @@ def test_a_fixed_length_of_the_batch_is_one_of_a_draw(length, is_cut):
     assert program.outputs == [batch if is_cut else REPLICATED, batch]
 
 
-def test_a_number_that_happens_to_be_the_length_is_no_batch():
-    def function(x):
-        return tf.random.stateless_uniform([7, 4], SEED) + x
-
-    check(function, UNEVEN, exact=True, whole=["AddV2"])
+@sample(UNEVEN, exact=True, whole=["AddV2"])
+def test_a_number_that_happens_to_be_the_length_is_no_batch(x):
+    return tf.random.stateless_uniform([7, 4], SEED) + x
 
 
 @of_drawn_batches

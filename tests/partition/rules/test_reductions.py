@@ -6,6 +6,7 @@ import tiers
 from partition.check import check, compare, strategy
 from partition.drawn import of_drawn_batches
 from partition.examples import gradients, in_shares, numbers
+from partition.samples import Sample, of_samples, sample
 
 REDUCTIONS = ["sum", "mean", "max", "min", "prod", "euclidean_norm"]
 
@@ -14,9 +15,7 @@ def reduced(kind, *args, **kwargs):
     return getattr(tf.math, f"reduce_{kind}")(*args, **kwargs)
 
 
-@in_shares
-@pytest.mark.parametrize("kind", tiers.cases(REDUCTIONS, ["sum", "mean", "max"]))
-def test_reductions_over_any_axes_are_those_of_one_device(kind, length, replicas):
+def over_axes(kind):
     def function(x):
         turned = tf.transpose(x, [1, 2, 0])
         return [
@@ -28,12 +27,10 @@ def test_reductions_over_any_axes_are_those_of_one_device(kind, length, replicas
             reduced(kind, x, []),
         ]
 
-    check(function, numbers(length, 3, 2), replicas=replicas)
+    return Sample(function, [(3, 2)])
 
 
-@in_shares
-@pytest.mark.parametrize("kind", tiers.cases(REDUCTIONS, ["sum", "mean", "max"]))
-def test_gradients_of_reductions_are_those_of_one_device(kind, length, replicas):
+def gradient(kind):
     def function(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
@@ -42,30 +39,78 @@ def test_gradients_of_reductions_are_those_of_one_device(kind, length, replicas)
         return tape.gradient(total, x)
 
     # The gradients of a product and of a norm are made of operations of other families.
-    check(function, numbers(length, 3, 2), replicas=replicas, whole=None)
+    return Sample(function, [(3, 2)], whole=None)
 
 
-@in_shares
-def test_sums_and_means_travel_together_as_summands(length, replicas):
-    report = check(
-        lambda x: [tf.reduce_sum(x), tf.reduce_mean(x, 0)], numbers(length, 3), replicas=replicas
-    )
-    assert [each.kind for each in report.exchanged] == ["sum"]
-
-
-@in_shares
-def test_reductions_of_summands_are_summands(length, replicas):
+def merged(kind):
     def function(x):
-        total = tf.reduce_sum(x, 0)
-        return [tf.reduce_sum(total, 1), tf.reduce_mean(total), tf.reduce_sum(total)]
+        merged = tf.reshape(tf.transpose(x, [1, 0, 2]), [-1, 4])
+        rows = tf.reshape(x, [tf.shape(x)[0] * 3, 4])
+        return [reduced(kind, each, axis) for each in (merged, rows) for axis in (0, 1)]
 
-    report = check(function, numbers(length, 3, 2), replicas=replicas)
-    assert [each.kind for each in report.exchanged] == ["sum"]
+    return Sample(function, [(3, 4)])
 
 
-@in_shares
-def test_the_largest_of_a_sum_is_that_of_the_sum_of_all(length, replicas):
-    check(lambda x: tf.reduce_max(tf.reduce_sum(x, 0)), numbers(length, 3, 2), replicas=replicas)
+def of_dtype(dtype, kinds, tolerance=1e-5):
+    def function(x):
+        x = tf.complex(x, tf.reverse(x, [1])) if dtype.is_complex else x
+        found = [reduced(kind, tf.cast(x, dtype), 0) for kind in kinds]
+        return [tf.cast(each, tf.float32) if dtype == tf.float16 else each for each in found]
+
+    return Sample(function, [(30,)], options={"tolerance": tolerance})
+
+
+def of_axes_of_the_step(x):
+    columns = 2 + tf.cast(x[0, 0] * 0, tf.int32)
+    rows = tf.reshape(x, [tf.shape(x)[0], -1, columns])
+    return [tf.reduce_mean(rows, [0, 1]), tf.reduce_mean(rows), tf.reduce_mean(rows, 1)]
+
+
+def of_partial(x):
+    total = tf.reduce_sum(x, 0)
+    return [tf.reduce_sum(total, 1), tf.reduce_mean(total), tf.reduce_sum(total)]
+
+
+def with_infinite_numbers(x):
+    first = tf.one_hot(0, tf.shape(x)[0])[:, tf.newaxis]
+    x += tf.where(first * [1.0, 1.0, 0.0, 0.0] > 0, [[np.inf, -np.inf, 0.0, 0.0]], 0.0)
+    x += tf.where(tf.reverse(first, [0]) * [0.0, 0.0, 1.0, 0.0] > 0, np.nan, 0.0)
+    return [reduced(kind, x, 0) for kind in ("sum", "mean", "max")]
+
+
+SAMPLES = {
+    **{f"{kind} over axes": over_axes(kind) for kind in REDUCTIONS},
+    **{f"{kind} and its gradient": gradient(kind) for kind in REDUCTIONS},
+    **{f"{kind} of merged axes": merged(kind) for kind in ("sum", "mean", "max")},
+    **{
+        f"{dtype.name} numbers": of_dtype(dtype, ("sum", "mean", "prod"))
+        for dtype in (tf.complex64, tf.complex128)
+    },
+    "float64 numbers": of_dtype(tf.float64, ("sum", "mean", "min"), 1e-14),
+    "half precision": of_dtype(tf.float16, ("sum", "mean"), 2e-3),
+    "Sum and Mean travel together": Sample(
+        lambda x: [tf.reduce_sum(x), tf.reduce_mean(x, 0), tf.nn.l2_loss(x)], sends=["sum"]
+    ),
+    "Sum of a partial": Sample(of_partial, [(3, 2)], sends=["sum"]),
+    "Max of a partial": Sample(lambda x: tf.reduce_max(tf.reduce_sum(x, 0)), [(3, 2)]),
+    "Mean over axes of the step": Sample(of_axes_of_the_step, [(6,)], whole=None),
+    "Sum over an axis that the step computes": Sample(
+        lambda x: tf.reduce_sum(x, tf.cast(tf.reduce_max(x) * 0, tf.int32)), whole=["Sum"]
+    ),
+    "EuclideanNorm of whole numbers": Sample(
+        lambda x: tf.math.reduce_euclidean_norm(tf.cast(10 * x, tf.int32), 0),
+        whole=["EuclideanNorm"],
+    ),
+    "Mean of whole numbers": Sample(
+        lambda x: tf.reduce_mean(tf.cast(10 * x, tf.int64), 0), whole=["Mean"]
+    ),
+    "infinite numbers": Sample(with_infinite_numbers),
+}
+VARIANTS = {
+    *(name for name in SAMPLES if name.split()[0] in ("min", "prod", "euclidean_norm")),
+    *("mean of merged axes", "max of merged axes", "complex128 numbers"),
+}
+test_reductions_are_those_of_one_device = of_samples(SAMPLES, SAMPLES.keys() - VARIANTS)
 
 
 @in_shares
@@ -79,16 +124,6 @@ def test_whole_numbers_of_any_size_are_reduced_exactly(dtype, length, replicas):
         37 * numbers(length, 3).astype(dtype) + np.arange(3, dtype=dtype),
         replicas=replicas,
     )
-
-
-@in_shares
-def test_means_are_of_axes_whose_length_is_known_when_the_step_runs(length, replicas):
-    def function(x):
-        columns = 2 + tf.cast(x[0, 0] * 0, tf.int32)
-        rows = tf.reshape(x, [tf.shape(x)[0], -1, columns])
-        return [tf.reduce_mean(rows, [0, 1]), tf.reduce_mean(rows), tf.reduce_mean(rows, 1)]
-
-    check(function, numbers(length, 6), replicas=replicas, whole=None)
 
 
 def test_a_sum_over_no_axes_is_not_computed():
@@ -121,17 +156,6 @@ def test_a_norm_over_no_axes_gives_magnitudes(dtype):
     np.testing.assert_allclose(strategy(3).partitioned(norms)(x), np.abs(x), rtol=1e-6)
 
 
-def test_norms_of_whole_numbers_are_computed_whole():
-    def function(x):
-        return tf.math.reduce_euclidean_norm(x, 0)
-
-    check(function, np.arange(14, dtype=np.int32).reshape(7, 2), whole=["EuclideanNorm"])
-
-
-def test_means_of_whole_numbers_are_computed_whole():
-    check(lambda x: tf.reduce_mean(x, 0), np.arange(14).reshape(7, 2), whole=["Mean"])
-
-
 @in_shares
 @pytest.mark.parametrize("kind", ["all", "any"])
 def test_truths_are_reduced(kind, length, replicas):
@@ -140,24 +164,6 @@ def test_truths_are_reduced(kind, length, replicas):
 
     truths = [[True, False, True], [True, False, False], [True, True, False]]
     check(function, np.array(truths * 3)[:length], replicas=replicas)
-
-
-@pytest.mark.parametrize("dtype", tiers.first_of(np.complex64, np.complex128))
-@in_shares
-def test_complex_numbers_are_reduced(dtype, length, replicas):
-    def function(x):
-        return [reduced(kind, x, 0) for kind in ("sum", "mean", "prod")]
-
-    x = numbers(length, 3) + 1j * numbers(length, 3)[::-1]
-    check(function, x.astype(dtype), replicas=replicas)
-
-
-@in_shares
-def test_numbers_in_float64_are_reduced_in_it(length, replicas):
-    def function(x):
-        return [reduced(kind, x, 0) for kind in ("sum", "mean", "min")] + [tf.nn.l2_loss(x)]
-
-    check(function, numbers(length, 3, dtype=np.float64), replicas=replicas, tolerance=1e-14)
 
 
 @in_shares
@@ -172,52 +178,6 @@ def test_scalars_in_half_precision_are_summed_in_float32(length, replicas):
     expected = in_float32(tf.constant(x))
     found = strategy(*replicas).partitioned(function)(x)
     compare(expected, found, "float32", exact=True)
-
-
-@in_shares
-def test_means_in_half_precision_are_as_exact_as_one_device_s(length, replicas):
-    def function(x):
-        return [tf.cast(tf.reduce_mean(x, 0), tf.float32), tf.reduce_sum(x, 0)]
-
-    check(function, numbers(length, 30, dtype=np.float16), replicas=replicas, tolerance=2e-3)
-
-
-@in_shares
-def test_half_the_sum_of_squares_is_a_summand(length, replicas):
-    report = check(
-        lambda x: [tf.nn.l2_loss(x), tf.reduce_sum(x)], numbers(length, 3), replicas=replicas
-    )
-    assert [each.kind for each in report.exchanged] == ["sum"]
-
-
-@in_shares
-@pytest.mark.parametrize("kind", tiers.first_of("sum", "mean", "max"))
-def test_a_batch_that_is_merged_with_other_axes_is_reduced(kind, length, replicas):
-    def function(x):
-        merged = tf.reshape(tf.transpose(x, [1, 0, 2]), [-1, 4])
-        rows = tf.reshape(x, [tf.shape(x)[0] * 3, 4])
-        return [reduced(kind, each, axis) for each in (merged, rows) for axis in (0, 1)]
-
-    check(function, numbers(length, 3, 4), replicas=replicas)
-
-
-def test_axes_that_are_known_only_when_the_step_runs_make_a_reduction_whole():
-    def function(x):
-        axis = tf.cast(tf.reduce_max(x) * 0, tf.int32)
-        return tf.reduce_sum(x, axis)
-
-    check(function, numbers(7, 3), whole=["Sum"])
-
-
-@in_shares
-def test_infinite_numbers_and_those_that_are_none_are_kept(length, replicas):
-    x = numbers(length, 4)
-    x[0, 0], x[0, 1], x[-1, 2] = np.inf, -np.inf, np.nan
-
-    def function(x):
-        return [reduced(kind, x, 0) for kind in ("sum", "mean", "max")]
-
-    check(function, x, replicas=replicas)
 
 
 @of_drawn_batches
@@ -308,12 +268,10 @@ def test_numbers_that_are_none_stay_such():
         np.testing.assert_array_equal(np.isfinite(found), [False, False, True])
 
 
-def test_the_moments_of_squared_distances_are_their_own():
-    def function(x):
-        mean = tf.reduce_mean(x, 0, keepdims=True)
-        return [mean, *tf.nn.moments(tf.math.squared_difference(x, mean), [0])]
-
-    check(function, numbers(7, 4), replicas=[3])
+@sample(numbers(7, 4), replicas=[3])
+def test_the_moments_of_squared_distances_are_their_own(x):
+    mean = tf.reduce_mean(x, 0, keepdims=True)
+    return [mean, *tf.nn.moments(tf.math.squared_difference(x, mean), [0])]
 
 
 def test_a_mean_alone_and_distances_from_another_are_as_they_were():
@@ -339,16 +297,14 @@ def test_moments_of_other_numbers_are_one_devices(dtype):
     check(function, numbers(7, 3, 4, dtype=dtype), tolerance=tolerance)
 
 
-def test_moments_in_branches_and_loops_are_one_devices():
-    def function(x):
-        at_once = tf.cond(tf.reduce_sum(x) > 0, lambda: gradients(normalized, x)[1], lambda: -x)
-        _, in_turn = tf.while_loop(
-            lambda count, x: count < 3, lambda count, x: (count + 1, normalized(x)), [0, x]
-        )
-        again = tf.recompute_grad(normalized)
-        return at_once, in_turn, gradients(again, x)
-
-    check(function, numbers(7, 3, 4), whole=None)
+@sample(numbers(7, 3, 4), whole=None)
+def test_moments_in_branches_and_loops_are_one_devices(x):
+    at_once = tf.cond(tf.reduce_sum(x) > 0, lambda: gradients(normalized, x)[1], lambda: -x)
+    _, in_turn = tf.while_loop(
+        lambda count, x: count < 3, lambda count, x: (count + 1, normalized(x)), [0, x]
+    )
+    again = tf.recompute_grad(normalized)
+    return at_once, in_turn, gradients(again, x)
 
 
 def test_a_function_that_is_called_twice_has_moments_of_each_call():

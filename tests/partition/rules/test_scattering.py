@@ -3,8 +3,11 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from partition.check import check, compare, strategy
 from partition.drawn import of_drawn_batches
+from partition.examples import length, turned
+from partition.samples import sample
 
 RANDOM = np.random.default_rng(6)
 TABLE = RANDOM.normal(1, 2, [6, 4]).astype(np.float32)
@@ -23,15 +26,6 @@ def batch(length):
 
 # Uneven shares, and fewer examples than three replicas.
 in_shares = pytest.mark.parametrize("batches", [batch(7), batch(2)], ids=["uneven", "fewer"])
-
-
-def length(x):
-    return tf.shape(x)[0]
-
-
-def turned(x):
-    """The batch's axis in the middle."""
-    return tf.transpose(x, [1, 0, 2])
 
 
 PAIRS = [[[1], [0]], [[3], [1]]]  # of five rows
@@ -78,12 +72,9 @@ def test_what_examples_add_to_a_whole_is_a_summand(case, batches, layouts):
     assert [each.kind for each in report.exchanged] == ["sum"]
 
 
-def test_sums_in_as_many_segments_as_there_are_are_summands(layouts):
-    def function(x, i, j):
-        return tf.math.unsorted_segment_sum(x, j, tf.reduce_max(j) + 1)
-
-    check(function, *batch(7))
-    assert layouts["UnsortedSegmentSum"] == {"partial"}
+@sample(*batch(7), layouts={"UnsortedSegmentSum": {"partial"}})
+def test_sums_in_as_many_segments_as_there_are_are_summands(x, i, j):
+    return tf.math.unsorted_segment_sum(x, j, tf.reduce_max(j) + 1)
 
 
 @in_shares
@@ -190,40 +181,34 @@ def test_what_is_whole_is_written_beside_what_is_cut(batches, layouts):
     assert layouts["ScatterNd"] == {"partial"}
 
 
-@in_shares
-def test_indices_of_examples_name_rows_that_are_cut_along_another_axis(batches, layouts):
-    def function(x, i, j):
-        one = x[:, 0, :1]
-        each = tf.transpose(one * tf.transpose(tf.cumsum(one)))  # of all examples with one's own
-        names, table = j[:, tf.newaxis], tf.zeros([6, length(x)])
-        return (
-            tf.scatter_nd(names, each, [6, length(x)]),
-            tf.tensor_scatter_nd_add(table, names, each),
-            tf.tensor_scatter_nd_min(table, names, each),
-            tf.math.unsorted_segment_sum(each, j, 6),
-            tf.math.unsorted_segment_max(each, j, 6),
-        )
-
-    check(function, *batches, replicas=[3], whole=["Cumsum"])
-    assert layouts["ScatterNd"] == {"sharded(axis 1 by batch_0)"}
+@sample(batch, whole=["Cumsum"], layouts={"ScatterNd": {"sharded(axis 1 by batch_0)"}})
+def test_indices_of_examples_name_rows_that_are_cut_along_another_axis(x, i, j):
+    one = x[:, 0, :1]
+    each = tf.transpose(one * tf.transpose(tf.cumsum(one)))  # of all examples with one's own
+    names, table = j[:, tf.newaxis], tf.zeros([6, length(x)])
+    return (
+        tf.scatter_nd(names, each, [6, length(x)]),
+        tf.tensor_scatter_nd_add(table, names, each),
+        tf.tensor_scatter_nd_min(table, names, each),
+        tf.math.unsorted_segment_sum(each, j, 6),
+        tf.math.unsorted_segment_max(each, j, 6),
+    )
 
 
-def test_a_batch_as_long_as_an_index_is_not_taken_for_the_indexs_numbers():
-    def function(x, i, j):
-        i, beside = tf.ensure_shape(i, [2, 2]), tf.transpose(tf.ensure_shape(x[:, 0], [2, 4]))
-        table, corners = tf.ones([6, 6, 2]), [[0, 1], [1, 0], [1, 1], [5, 0]]
-        ones = tf.constant([[1.0, 2], [3, 4]])
-        return (
-            tf.scatter_nd(tf.transpose(i), ones, [6, 6, 2]),
-            tf.tensor_scatter_nd_add(table, tf.transpose(i), ones),
-            tf.scatter_nd(corners, beside, [6, 6, 2]),
-            tf.tensor_scatter_nd_add(table, corners, beside),
-        )
-
-    check(function, *batch(2), replicas=[3], whole=None)
+@sample(*batch(2), replicas=[3], whole=None)
+def test_a_batch_as_long_as_an_index_is_not_taken_for_the_indexs_numbers(x, i, j):
+    i, beside = tf.ensure_shape(i, [2, 2]), tf.transpose(tf.ensure_shape(x[:, 0], [2, 4]))
+    table, corners = tf.ones([6, 6, 2]), [[0, 1], [1, 0], [1, 1], [5, 0]]
+    ones = tf.constant([[1.0, 2], [3, 4]])
+    return (
+        tf.scatter_nd(tf.transpose(i), ones, [6, 6, 2]),
+        tf.tensor_scatter_nd_add(table, tf.transpose(i), ones),
+        tf.scatter_nd(corners, beside, [6, 6, 2]),
+        tf.tensor_scatter_nd_add(table, corners, beside),
+    )
 
 
-@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("replicas", tiers.first_of(3, 2))
 def test_examples_that_are_the_numbers_of_an_index_are_gathered(replicas):
     """Each of three examples has one number of all indices, and of what is written."""
 
@@ -243,12 +228,14 @@ def test_examples_that_are_the_numbers_of_an_index_are_gathered(replicas):
     compare(function(tf.constant(i), tf.constant(x)), found, f"{replicas} replicas", exact=True)
 
 
-def test_updates_of_a_whole_that_is_as_long_as_the_batch_are_no_summands(layouts):
-    def function(x, i, j):
-        return tf.tensor_scatter_nd_add(tf.cumsum(x), j[:, tf.newaxis] % length(x), x)
-
-    check(function, *batch(7), replicas=[3], whole=["Cumsum", "TensorScatterAdd"])
-    assert layouts["TensorScatterAdd"] == {"replicated"}
+@sample(
+    *batch(7),
+    replicas=[3],
+    whole=["Cumsum", "TensorScatterAdd"],
+    layouts={"TensorScatterAdd": {"replicated"}},
+)
+def test_updates_of_a_whole_that_is_as_long_as_the_batch_are_no_summands(x, i, j):
+    return tf.tensor_scatter_nd_add(tf.cumsum(x), j[:, tf.newaxis] % length(x), x)
 
 
 LINEAR = {
@@ -270,22 +257,19 @@ def test_what_is_linear_in_a_summand_is_one(type_, batches, layouts):
     assert [each.kind for each in report.exchanged] == ["sum"]
 
 
-@in_shares
-def test_gradients_of_sums_by_segment_are_those_of_one_device(batches):
-    def function(x, i, j):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            results = [
-                tf.scatter_nd(j[:, tf.newaxis], x, [6, 5, 4]),
-                tf.math.unsorted_segment_sum(x, j, 6),
-                tf.math.unsorted_segment_mean(x, j, 6),
-                tf.tensor_scatter_nd_add(TABLE, j[:, tf.newaxis], x[:, 0]),
-                tf.math.unsorted_segment_sum(turned(x), SORTED, 4),
-            ]
-            total = tf.add_n([tf.reduce_sum(tf.sin(each)) for each in results])
-        return tape.gradient(total, x)
-
-    check(function, *batches, replicas=[3])
+@sample(batch)
+def test_gradients_of_sums_by_segment_are_those_of_one_device(x, i, j):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        results = [
+            tf.scatter_nd(j[:, tf.newaxis], x, [6, 5, 4]),
+            tf.math.unsorted_segment_sum(x, j, 6),
+            tf.math.unsorted_segment_mean(x, j, 6),
+            tf.tensor_scatter_nd_add(TABLE, j[:, tf.newaxis], x[:, 0]),
+            tf.math.unsorted_segment_sum(turned(x), SORTED, 4),
+        ]
+        total = tf.add_n([tf.reduce_sum(tf.sin(each)) for each in results])
+    return tape.gradient(total, x)
 
 
 @of_drawn_batches

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from partition.check import check, compare, strategy
-from partition.examples import of_any_axes
+from partition.examples import length, of_any_axes
+from partition.samples import sample
 
 RANDOM = np.random.default_rng(8)
 
@@ -18,10 +19,6 @@ def batch(length):
 
 # Uneven shares, and fewer examples than three replicas.
 in_shares = pytest.mark.parametrize("batches", [batch(7), batch(2)], ids=["uneven", "fewer"])
-
-
-def length(x):
-    return tf.shape(x)[0]
 
 
 def own(x):
@@ -49,65 +46,54 @@ INDICES = {
 }
 
 
-@in_shares
-def test_examples_that_name_themselves_keep_the_cut(batches, layouts):
-    def function(x, i, j):
-        return {name: tf.gather_nd(x, made(x, i, j)) for name, made in INDICES.items()}
-
-    report = check(function, *batches, replicas=[3], exact=True)
-    assert layouts["GatherNd"] == {"sharded(axis 0 by batch_0)"}
-    assert not report.exchanged
+@sample(
+    batch,
+    exact=True,
+    sends=[],
+    layouts={"GatherNd": {"sharded(axis 0 by batch_0)"}},
+)
+def test_examples_that_name_themselves_keep_the_cut(x, i, j):
+    return {name: tf.gather_nd(x, made(x, i, j)) for name, made in INDICES.items()}
 
 
 UPDATES = [tf.tensor_scatter_nd_update, tf.tensor_scatter_nd_add, tf.tensor_scatter_nd_sub]
 UPDATES += [tf.tensor_scatter_nd_max, tf.tensor_scatter_nd_min]
 
 
-@in_shares
-def test_what_examples_write_to_their_own_entries_is_sent_to_nobody(batches, layouts):
-    def function(x, i, j):
-        places, updates = tf.stack([own(x), i], 1), x[:, 0] - x[:, 1]
-        added = tf.scatter_nd(places, updates, tf.shape(x))
-        return added, [update(x, places, updates) for update in UPDATES]
-
-    report = check(function, *batches, replicas=[3], exact=True)
-    assert layouts["ScatterNd"] == {"sharded(axis 0 by batch_0)"}
-    assert not report.exchanged
-
-
-@in_shares
-def test_what_is_whole_is_written_to_the_own_entries_of_each_example(batches, layouts):
-    def function(x, i, j):
-        places, rows = tf.stack([own(x), i], 1), x[:, 0]
-        updates = tf.reshape(tf.cumsum(rows), tf.shape(rows))  # of all examples on every replica
-        added = tf.scatter_nd(places, updates, tf.shape(x))
-        return added, [update(x, places, updates) for update in UPDATES]
-
-    check(function, *batches, replicas=[3], whole=["Cumsum"])
-    assert layouts["ScatterNd"] == {"sharded(axis 0 by batch_0)"}
+@sample(
+    batch,
+    exact=True,
+    sends=[],
+    layouts={"ScatterNd": {"sharded(axis 0 by batch_0)"}},
+)
+def test_what_examples_write_to_their_own_entries_is_sent_to_nobody(x, i, j):
+    places, updates = tf.stack([own(x), i], 1), x[:, 0] - x[:, 1]
+    added = tf.scatter_nd(places, updates, tf.shape(x))
+    return added, [update(x, places, updates) for update in UPDATES]
 
 
-@in_shares
-def test_what_is_whole_and_of_any_number_of_axes_is_written_to_own_entries(batches):
-    def function(x, i, j):
-        places, rows = tf.stack([own(x), i], 1), x[:, 0]
-        updates = of_any_axes(tf.cumsum(rows))
-        return [update(x, places, updates) for update in UPDATES]
-
-    check(function, *batches, replicas=[3], whole=None)
+@sample(batch, whole=["Cumsum"], layouts={"ScatterNd": {"sharded(axis 0 by batch_0)"}})
+def test_what_is_whole_is_written_to_the_own_entries_of_each_example(x, i, j):
+    places, rows = tf.stack([own(x), i], 1), x[:, 0]
+    updates = tf.reshape(tf.cumsum(rows), tf.shape(rows))  # of all examples on every replica
+    added = tf.scatter_nd(places, updates, tf.shape(x))
+    return added, [update(x, places, updates) for update in UPDATES]
 
 
-@in_shares
-def test_the_gradient_of_chosen_entries_stays_with_the_examples(batches):
-    def function(x, i, j):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            chosen = tf.gather_nd(tf.nn.log_softmax(x), tf.stack([own(x), i, i % 4], 1))
-            loss = tf.reduce_mean(tf.square(chosen))
-        return loss, tape.gradient(loss, x)
+@sample(batch, whole=None)
+def test_what_is_whole_and_of_any_number_of_axes_is_written_to_own_entries(x, i, j):
+    places, rows = tf.stack([own(x), i], 1), x[:, 0]
+    updates = of_any_axes(tf.cumsum(rows))
+    return [update(x, places, updates) for update in UPDATES]
 
-    report = check(function, *batches, replicas=[3])
-    assert [each.kind for each in report.exchanged] == ["sum"]
+
+@sample(batch, sends=["sum"])
+def test_the_gradient_of_chosen_entries_stays_with_the_examples(x, i, j):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        chosen = tf.gather_nd(tf.nn.log_softmax(x), tf.stack([own(x), i, i % 4], 1))
+        loss = tf.reduce_mean(tf.square(chosen))
+    return loss, tape.gradient(loss, x)
 
 
 OTHERS = {
@@ -159,12 +145,10 @@ def test_places_in_rows_that_are_no_examples_are_those_of_one_device():
     check(function, x, i, replicas=[3], exact=True, whole=None)
 
 
-def test_places_of_few_bits_are_those_of_one_device():
-    def function(x, i, j):
-        places = tf.cast(tf.range(length(x)), tf.int16)
-        return tf.gather_nd(x, tf.stack([places, tf.cast(i, tf.int16)], 1))
-
-    check(function, *batch(7), replicas=[3], exact=True, whole=None)
+@sample(*batch(7), replicas=[3], exact=True, whole=None)
+def test_places_of_few_bits_are_those_of_one_device(x, i, j):
+    places = tf.cast(tf.range(length(x)), tf.int16)
+    return tf.gather_nd(x, tf.stack([places, tf.cast(i, tf.int16)], 1))
 
 
 def test_places_of_a_depth_that_is_known_only_when_the_step_runs_are_those_of_one_device():

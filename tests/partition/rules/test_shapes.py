@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from partition.check import check
 from partition.drawn import of_drawn_batches
-from partition.examples import of_any_axes
+from partition.examples import length, of_any_axes
+from partition.samples import sample
 
 from tfdp.partition.layouts import Sharded
 from tfdp.partition.rules.shapes import reshaped_layout
@@ -82,10 +83,6 @@ ROWS = RANDOM.normal(1, 2, [7, 4, 6]).astype(np.float32)
 FEWER_ROWS = ROWS[:2]  # than three replicas
 
 
-def length(x):
-    return tf.shape(x)[0]
-
-
 def flat(x):
     """The batch merged with what follows it."""
     return tf.reshape(x, [-1, 6])
@@ -144,22 +141,18 @@ def test_a_reshape_that_tears_examples_apart_is_computed_whole(function):
     check(function, RANDOM.normal(size=[8, 4, 6]).astype(np.float32), whole=["Reshape"])
 
 
-def test_a_size_that_depends_on_values_is_that_of_the_other_axes():
-    def function(x, n):
-        return tf.reshape(x, [length(x), n, -1]), tf.reshape(x, [-1, n])
-
-    check(function, ROWS, np.int32(3), whole=["Reshape"], replicas=[2])
+@sample(ROWS, np.int32(3), whole=["Reshape"], replicas=[2])
+def test_a_size_that_depends_on_values_is_that_of_the_other_axes(x, n):
+    return tf.reshape(x, [length(x), n, -1]), tf.reshape(x, [-1, n])
 
 
-def test_unknown_sizes_are_carried_along():
-    def function(x, other):
-        steps = length(other)  # an axis that is no multiple of x's batch
-        tiled = tf.tile(x[:, None], [1, steps, 1, 1])
-        rows = tf.reshape(tiled, [-1, 4, 6])
-        heads = tf.reshape(tf.nn.relu(rows), [length(x), steps, 2, 12])
-        return tf.transpose(heads, [0, 2, 1, 3])
-
-    check(function, ROWS, np.ones([3, 1], np.float32))
+@sample(ROWS, np.ones([3, 1], np.float32))
+def test_unknown_sizes_are_carried_along(x, other):
+    steps = length(other)  # an axis that is no multiple of x's batch
+    tiled = tf.tile(x[:, None], [1, steps, 1, 1])
+    rows = tf.reshape(tiled, [-1, 4, 6])
+    heads = tf.reshape(tf.nn.relu(rows), [length(x), steps, 2, 12])
+    return tf.transpose(heads, [0, 2, 1, 3])
 
 
 def test_summands_are_reshaped_before_they_are_summed(layouts):
@@ -388,12 +381,10 @@ def test_axes_are_put_behind_a_batch_that_is_in_the_middle():
     assert not [each for each in report.exchanged if each.why != "it is returned"]
 
 
-def test_bits_of_two_examples_are_those_of_one_number():
-    def function(x):
-        pair = tf.transpose(tf.ensure_shape(x, [2, 4, 6]), [1, 2, 0])
-        return tf.bitcast(pair, tf.int64), tf.bitcast(tf.bitcast(pair, tf.int64), tf.float32)
-
-    check(function, FEWER_ROWS, replicas=[3], whole=None, exact=True)
+@sample(FEWER_ROWS, replicas=[3], whole=None, exact=True)
+def test_bits_of_two_examples_are_those_of_one_number(x):
+    pair = tf.transpose(tf.ensure_shape(x, [2, 4, 6]), [1, 2, 0])
+    return tf.bitcast(pair, tf.int64), tf.bitcast(tf.bitcast(pair, tf.int64), tf.float32)
 
 
 def test_a_summand_takes_a_shape_that_is_summed():
@@ -404,16 +395,14 @@ def test_a_summand_takes_a_shape_that_is_summed():
     check(function, ROWS, sizes, replicas=[3], whole=None)
 
 
-def test_a_batch_without_elements_takes_other_shapes():
-    def function(x):
-        none = x[:, :0]
-        return (
-            tf.reshape(none, [length(x), 0]),
-            tf.reshape(none, [0, length(x), 6]),
-            tf.reshape(none, [length(x), 2, 0, 3]),
-        )
-
-    check(function, ROWS, replicas=[3], whole=None, exact=True)
+@sample(ROWS, replicas=[3], whole=None, exact=True)
+def test_a_batch_without_elements_takes_other_shapes(x):
+    none = x[:, :0]
+    return (
+        tf.reshape(none, [length(x), 0]),
+        tf.reshape(none, [0, length(x), 6]),
+        tf.reshape(none, [length(x), 2, 0, 3]),
+    )
 
 
 @pytest.mark.parametrize("count", [7, 2])
@@ -445,12 +434,9 @@ def test_a_shape_of_a_length_that_only_the_step_knows_is_that_of_one_device():
     check(function, np.arange(140, dtype=np.float32).reshape(7, 5, 4), replicas=[3], whole=None)
 
 
-@pytest.mark.parametrize("batch", [ROWS, FEWER_ROWS], ids=["uneven", "fewer"])
-def test_an_axis_is_added_to_a_batch_of_any_number_of_axes(batch):
-    def function(x):
-        return tf.expand_dims(of_any_axes(x), 0), tf.expand_dims(of_any_axes(x), -1)
-
-    check(function, batch, replicas=[3], whole=None, exact=True)
+@sample(lambda length: ROWS[:length], whole=None, exact=True)
+def test_an_axis_is_added_to_a_batch_of_any_number_of_axes(x):
+    return tf.expand_dims(of_any_axes(x), 0), tf.expand_dims(of_any_axes(x), -1)
 
 
 def test_without_elements_a_size_says_nothing_of_the_batch():
@@ -475,10 +461,8 @@ def test_without_elements_a_size_says_nothing_of_the_batch():
     check(of_as_many, ROWS, replicas=[3], whole=None, exact=True)
 
 
-def test_a_batch_is_the_shape_of_another():
-    def function(x, sizes):
-        found = tf.reshape(x, sizes)
-        found.set_shape([None, 20])
-        return found * 2
-
-    check(function, ROWS[:, :, :5], np.array([7, 20]), replicas=[3], whole=None, exact=True)
+@sample(ROWS[:, :, :5], np.array([7, 20]), replicas=[3], whole=None, exact=True)
+def test_a_batch_is_the_shape_of_another(x, sizes):
+    found = tf.reshape(x, sizes)
+    found.set_shape([None, 20])
+    return found * 2

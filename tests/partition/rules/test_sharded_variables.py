@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 from partition.check import strategy
 
 from tfdp.base.sharding import even_sharding
@@ -26,7 +27,7 @@ def kinds(step):
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (2, 7), (7,)])
-@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("replicas", tiers.first_of(3, 2))
 def test_slots_are_updated_in_parts_and_weights_are_whole(shape, replicas):
     size = int(np.prod(shape))
     start = np.arange(size, dtype="float32").reshape(shape)
@@ -91,7 +92,7 @@ def test_what_needs_the_whole_gets_it():
 
 
 @pytest.mark.parametrize("shape", [(6, 2), (2, 6), (2, 6, 2)])
-@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("replicas", tiers.first_of(3, 2))
 def test_rows_are_written_to_the_parts_that_have_them(shape, replicas):
     if shape[0] < replicas and shape[1] < replicas:
         pytest.skip("it cannot be cut")
@@ -164,7 +165,7 @@ def weights_of(replicas, *shapes):
     return found
 
 
-@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("replicas", tiers.first_of(3, 2))
 def test_weights_that_are_cut_are_gathered_layer_by_layer_and_again_for_gradients(replicas):
     made = weights_of(replicas, (4, 8), (8, 6), (6, 3))
 

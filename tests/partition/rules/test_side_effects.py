@@ -3,6 +3,7 @@ import pytest
 import tensorflow as tf
 from partition.check import check, strategy
 from partition.examples import in_shares, numbers
+from partition.samples import sample
 from tensorflow.python.debug.lib.debug_events_reader import DebugDataReader
 
 import tfdp
@@ -39,11 +40,9 @@ def test_a_summary_is_that_of_the_whole_batch_and_no_share_is_gathered(length, r
         assert max(each.size_bytes for each in report.exchanged) < 500
 
 
-def test_sums_and_shapes_of_many_axes_are_summarized():
-    def function(x):
-        return summaries(tf.reduce_sum(x, 0)), summaries(x[:, None, None, None, None, None])
-
-    check(function, numbers(7, 2, 3), exact=True)
+@sample(numbers(7, 2, 3), exact=True)
+def test_sums_and_shapes_of_many_axes_are_summarized(x):
+    return summaries(tf.reduce_sum(x, 0)), summaries(x[:, None, None, None, None, None])
 
 
 def checked(function, *batches, replicas):

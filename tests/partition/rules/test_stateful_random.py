@@ -5,14 +5,10 @@ import pytest
 import tensorflow as tf
 from partition.check import check, strategy
 from partition.drawn import of_drawn_batches
-from partition.examples import of_any_axes
+from partition.examples import length, of_any_axes
 
 ROWS = np.arange(7 * 4, dtype=np.float32).reshape(7, 4)
 FEWER = ROWS[:2]  # than three replicas
-
-
-def length(x):
-    return tf.shape(x)[0]
 
 
 def kinds(report):

@@ -6,6 +6,7 @@ import tensorflow as tf
 from partition.check import check
 from partition.drawn import of_drawn_batches
 from partition.examples import of_any_axes
+from partition.samples import sample
 
 TEXTS = np.array(
     [[b"Ab", b" c3 "], [b"xYz", b""], [b"5", b"Q"], [b"\xc3\xa9t\xc3\xa9", b"b1"], [b"u", b"vw"]]
@@ -95,17 +96,15 @@ def test_of_no_texts_none_is_refused(function):
     check(function, NONE, replicas=(3,), whole=None)
 
 
-def test_texts_of_any_number_of_axes_are_those_of_one_device():
-    def function(x):
-        texts = of_any_axes(x)
-        return (
-            tf.strings.substr(texts, 0, 1),
-            tf.strings.substr(texts, tf.zeros_like(x, tf.int32), tf.ones_like(x, tf.int32)),
-            tf.strings.reduce_join(texts, -1),
-            tf.io.decode_raw(texts, tf.uint8, fixed_length=4),
-        )
-
-    check(function, TEXTS, replicas=(3,), whole=None)
+@sample(TEXTS, replicas=(3,), whole=None)
+def test_texts_of_any_number_of_axes_are_those_of_one_device(x):
+    texts = of_any_axes(x)
+    return (
+        tf.strings.substr(texts, 0, 1),
+        tf.strings.substr(texts, tf.zeros_like(x, tf.int32), tf.ones_like(x, tf.int32)),
+        tf.strings.reduce_join(texts, -1),
+        tf.io.decode_raw(texts, tf.uint8, fixed_length=4),
+    )
 
 
 WHOLE = {

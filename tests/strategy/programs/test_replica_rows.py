@@ -6,6 +6,7 @@ import harness
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 
 from tfdp.communication.replicas import sharder_of
 
@@ -159,7 +160,7 @@ def check_shares(case, strategy):
     return {each.operation for each in partitioned.report.whole}
 
 
-@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("replicas", tiers.first_of(3, 2))
 @pytest.mark.parametrize("case", CASES)
 def test_shares_give_what_one_device_gives(case, replicas):
     check_shares(case, harness.strategy(replicas))

@@ -4,6 +4,7 @@ import harness
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiers
 
 from tfdp.communication.replicas import sharder_of
 
@@ -52,7 +53,7 @@ def together(leaves):
     return [tf.reduce_mean(tf.square(leaves[0] - leaves[1])), leaves[0] * 2]
 
 
-@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("replicas", tiers.first_of(3, 2))
 def test_leaves_of_one_length_are_one_batch_and_no_other_program_is_made(replicas):
     assert check([(7, 7), (1, 1)], together, replicas=replicas) == [(0, 0)]
 

@@ -85,7 +85,6 @@ def test_nothing_that_is_installed_is_a_failure(started, monkeypatch):
     assert started == []
 
 
-@pytest.mark.slow
 @pytest.mark.multiprocess
 def test_a_run_measures_prints_draws_and_keeps(tmp_path):
     words = "--topology auto --engine tensorflow --sizes 1KB,1MB --rounds 1 --repeats 2"

@@ -131,7 +131,6 @@ def unhurried(*stages):
     return [dataclasses.replace(each, limit_seconds=600.0) for each in stages]
 
 
-@pytest.mark.slow
 @pytest.mark.multiprocess
 def test_a_process_that_hangs_is_killed_and_the_next_stage_runs(tmp_path, monkeypatch, capsys):
     """Half a second is not enough to import TensorFlow."""

@@ -1,10 +1,8 @@
 """Programs of states: counters, statistics, memories, averages."""
 
-import keras
 import numpy as np
 import tensorflow as tf
-from partition.plain_programs import embedded
-from partition.training import WIDTH, counter, descend, normal, program, rows, weight
+from programs.library import WIDTH, counter, descend, normal, program, rows, weight
 
 
 @program
@@ -62,57 +60,6 @@ def centers_of_classes():
 
 
 @program
-def code_books():
-    """VQ-VAE: the nearest codes, straight through, with averages of what is near to each."""
-    w, codes = weight(WIDTH, 3), weight(5, 3, trainable=False)
-    sizes, totals = tf.Variable(tf.ones([5])), weight(5, 3, trainable=False)
-
-    def step(x):
-        def nearest(z):
-            apart = tf.reduce_sum(tf.square(z[:, None] - codes[None]), -1)
-            return tf.argmin(apart, 1)
-
-        def loss():
-            z = x @ w
-            quantized = tf.nn.embedding_lookup(codes, nearest(z))
-            through = z + tf.stop_gradient(quantized - z)
-            commitment = tf.reduce_mean(tf.square(z - tf.stop_gradient(quantized)))
-            return commitment + tf.reduce_mean(tf.square(through - 1))
-
-        value = descend(loss, w)
-        z = x @ w
-        chosen = tf.one_hot(nearest(z), 5)
-        sizes.assign(0.9 * sizes + 0.1 * tf.reduce_sum(chosen, 0))
-        totals.assign(0.9 * totals + 0.1 * tf.matmul(chosen, z, transpose_a=True))
-        codes.assign(totals / (sizes[:, None] + 1e-3))
-        used = tf.size(tf.unique(nearest(z)).y)
-        return value, used
-
-    return step, rows(WIDTH)
-
-
-@program
-def memory_of_examples():
-    """Each example has a row of a variable, by its number: read, trained and written."""
-    w, memory = weight(WIDTH, 2), weight(12, 2)
-
-    def step(x, ids):
-        with tf.GradientTape() as tape:
-            own = tf.gather(memory, ids)
-            loss = tf.reduce_mean(tf.square(x @ w - own))
-        by_w, by_memory = tape.gradient(loss, [w, memory])
-        w.assign_sub(0.1 * by_w)
-        memory.scatter_sub(tf.IndexedSlices(0.5 * by_memory.values, by_memory.indices))
-        memory.scatter_update(tf.IndexedSlices(x @ w, ids))
-        return loss, tf.gather(memory, ids)
-
-    def batch(generator, length):
-        return normal(generator, length, WIDTH), generator.permutation(12)[:length].astype("int32")
-
-    return step, batch
-
-
-@program
 def counts_in_a_table():
     """A table of words with the numbers of times they were seen."""
     w = weight(1)
@@ -156,29 +103,6 @@ def batches_of_two_lengths():
         return normal(generator, length, WIDTH), classes, normal(generator, 2 * length + 1, WIDTH)
 
     return step, batch
-
-
-@program
-def teacher_and_pupil():
-    """Distillation with a teacher that follows the pupil, and centers its outputs."""
-    pupil, teacher = weight(WIDTH, 3), weight(WIDTH, 3, trainable=False)
-    center, seeds = weight(3, trainable=False), keras.random.SeedGenerator(2)
-
-    def step(x):
-        one = keras.random.dropout(x, 0.3, seed=seeds)
-        told = (x @ teacher - center) / 0.2
-
-        def loss():
-            chances = tf.nn.softmax(told)
-            return -tf.reduce_mean(tf.reduce_sum(chances * tf.nn.log_softmax(one @ pupil), -1))
-
-        value = descend(loss, pupil)
-        center.assign(0.9 * center + 0.1 * tf.reduce_mean(x @ teacher, 0))
-        teacher.assign_add(0.1 * (pupil - teacher))
-        order = keras.random.shuffle(tf.range(3), seed=seeds)
-        return value, tf.gather(center, order), embedded(x, pupil)
-
-    return step, rows(WIDTH)
 
 
 @program

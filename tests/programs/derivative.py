@@ -1,7 +1,7 @@
 """Programs of derivatives: of derivatives, of steps, of each example, of functions of one's own."""
 
 import tensorflow as tf
-from partition.training import WIDTH, descend, normal, program, rows, weight
+from programs.library import WIDTH, descend, normal, program, rows, weight
 
 
 @program
@@ -50,76 +50,6 @@ def steps_within_a_step():
         return descend(loss, w)
 
     return step, rows(WIDTH, 1, WIDTH, 1)
-
-
-@program
-def projected_gradients():
-    """PCGrad: gradients of tasks that point apart are projected."""
-    shared, heads = weight(WIDTH, 3), [weight(3, 1, seed=task) for task in range(3)]
-
-    def step(x, y):
-        with tf.GradientTape(persistent=True) as tape:
-            hidden = tf.tanh(x @ shared)
-            losses = [
-                tf.reduce_mean(tf.square(hidden @ head - y[:, task, None]))
-                for task, head in enumerate(heads)
-            ]
-        gradients = [tf.reshape(tape.gradient(loss, shared), [-1]) for loss in losses]
-        total = tf.zeros_like(gradients[0])
-        for gradient in gradients:
-            for other in gradients:
-                dot = tf.minimum(tf.reduce_sum(gradient * other), 0)
-                gradient -= dot / (tf.reduce_sum(other * other) + 1e-6) * other
-            total += gradient
-        for loss, head in zip(losses, heads, strict=True):
-            head.assign_sub(0.1 * tape.gradient(loss, head))
-        shared.assign_sub(0.1 * tf.reshape(total, shared.shape))
-        return losses
-
-    return step, rows(WIDTH, 3)
-
-
-@program
-def weights_moved_before_the_gradient():
-    """SAM: the gradient is taken where the loss is larger; weights are written twice in a step."""
-    w, b = weight(WIDTH, 2), weight(2)
-
-    def step(x, y):
-        def gradients():
-            with tf.GradientTape() as tape:
-                value = tf.reduce_mean(tf.square(tf.tanh(x @ w + b) - y))
-            return value, tape.gradient(value, [w, b])
-
-        value, found = gradients()
-        moves = [0.05 * each / (tf.linalg.global_norm(found) + 1e-6) for each in found]
-        for variable, move in zip([w, b], moves, strict=True):
-            variable.assign_add(move)
-        _, found = gradients()
-        for variable, move, each in zip([w, b], moves, found, strict=True):
-            variable.assign_sub(move + 0.1 * each)
-        return value
-
-    return step, rows(WIDTH, 2)
-
-
-@program
-def gradients_of_each_example():
-    """Each example's gradient is clipped by itself, by `tf.vectorized_map`."""
-    w = weight(WIDTH, 2)
-
-    def step(x, y):
-        def of_one(pair):
-            with tf.GradientTape() as tape:
-                tape.watch(w)
-                loss = tf.reduce_sum(tf.square(tf.tanh(pair[0][None] @ w) - pair[1]))
-            return tape.gradient(loss, w), loss
-
-        gradients, losses = tf.vectorized_map(of_one, (x, y))
-        norms = tf.sqrt(tf.reduce_sum(tf.square(gradients), [1, 2], keepdims=True))
-        w.assign_sub(0.3 * tf.reduce_mean(gradients / tf.maximum(norms, 1), 0))
-        return losses
-
-    return step, rows(WIDTH, 2)
 
 
 @program

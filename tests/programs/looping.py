@@ -1,7 +1,7 @@
 """Programs of branches and loops, and of what is written and read in lists."""
 
 import tensorflow as tf
-from partition.training import WIDTH, counter, descend, normal, program, rows, weight
+from programs.library import WIDTH, counter, descend, normal, program, rows, weight
 
 
 @program

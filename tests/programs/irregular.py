@@ -2,7 +2,7 @@
 
 import numpy as np
 import tensorflow as tf
-from partition.training import WIDTH, descend, normal, program, rows, weight
+from programs.library import WIDTH, descend, normal, program, rows, weight
 
 
 @program

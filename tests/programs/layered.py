@@ -2,9 +2,8 @@
 
 import keras
 import numpy as np
-import tensorflow as tf
 from keras import layers
-from partition.training import program
+from programs.library import program
 
 
 def compiled(model, optimizer, loss, batch, **options):
@@ -268,59 +267,6 @@ class LargestError(keras.metrics.Metric):
 
 
 @program
-def words_in_the_step():
-    vocabulary = layers.StringLookup(vocabulary=["a", "b", "c"])
-    vectors = layers.TextVectorization(
-        8, output_sequence_length=4, vocabulary=["the", "cat", "sat"]
-    )
-    embedding = layers.Embedding(10, 4)
-    embedding.build((None, None))
-    optimizer = keras.optimizers.SGD(0.1)
-    optimizer.build(embedding.trainable_variables)
-
-    def step(word, text, y):
-        with tf.GradientTape() as tape:
-            ids = tf.concat([vocabulary(word)[:, None], vectors(text)], 1)
-            found = tf.reduce_mean(embedding(ids), [1, 2])
-            loss = tf.reduce_mean(tf.square(found - y))
-        weights = embedding.trainable_variables
-        optimizer.apply(tape.gradient(loss, weights), weights)
-        return loss, ids
-
-    def batch(generator, length):
-        texts = np.array(["the cat", "sat", "The dog sat, the cat", ""])
-        return (
-            np.array(["a", "b", "z"])[generator.integers(0, 3, length)],
-            texts[generator.integers(0, 4, length)],
-            normal(generator, length),
-        )
-
-    return step, batch
-
-
-@program
-def augmented_images():
-    model = sequential(
-        layers.RandomFlip(seed=1),
-        layers.RandomRotation(0.1, seed=3),
-        layers.RandomContrast(0.3, seed=4),
-        layers.GaussianNoise(0.1, seed=5),
-        layers.SpatialDropout2D(0.3, seed=6),
-        layers.Flatten(),
-        layers.Dense(1),
-        shape=(4, 4, 2),
-    )
-    return compiled(model, "sgd", "mse", numbers_of(4, 4, 2))
-
-
-@program
-def half_precision():
-    keras.config.set_dtype_policy("mixed_float16")
-    model = sequential(layers.Dense(5, "relu"), layers.Dense(3, dtype="float32"), shape=(4,))
-    return compiled(model, "adam", CLASSES, classes_of(4, classes=3), metrics=["accuracy"])
-
-
-@program
 def normalizations_of_groups_and_weights():
     model = sequential(
         layers.SpectralNormalization(layers.Conv2D(4, 3)),
@@ -345,38 +291,6 @@ def convolutions_in_groups():
         shape=(4, 4, 2),
     )
     return compiled(model, "sgd", "mse", numbers_of(4, 4, 2))
-
-
-@program
-def several_outputs_and_penalties():
-    inputs = keras.Input((4,))
-    hidden = layers.Dense(
-        5,
-        "tanh",
-        kernel_regularizer="l2",
-        activity_regularizer="l1",
-        kernel_constraint=keras.constraints.MaxNorm(1.0),
-    )(inputs)
-    outputs = {"number": layers.Dense(1)(hidden), "kind": layers.Dense(3)(hidden)}
-    model = keras.Model(inputs, outputs)
-
-    def batch(generator, length):
-        targets = {"number": normal(generator, length, 1), "kind": labels(generator, 3, length)}
-        weights = {
-            "number": generator.uniform(0, 2, length).astype("float32"),
-            "kind": generator.uniform(0, 1, length).astype("float32"),
-        }
-        return normal(generator, length, 4), targets, weights
-
-    losses = {"number": keras.losses.MeanSquaredError(reduction="sum"), "kind": CLASSES}
-    return compiled(
-        model,
-        "sgd",
-        losses,
-        batch,
-        loss_weights={"number": 0.1, "kind": 0.5},
-        weighted_metrics={"number": ["mae"], "kind": ["accuracy"]},
-    )
 
 
 @program

@@ -2,7 +2,7 @@
 
 import keras
 import tensorflow as tf
-from partition.training import WIDTH, descend, normal, program, rows, weight
+from programs.library import WIDTH, descend, normal, program, rows, weight
 
 
 def embedded(x, w):
@@ -50,32 +50,6 @@ def contrast_of_images_and_texts():
         return descend(loss, a, b, scale)
 
     return step, rows(WIDTH, 3)
-
-
-@program
-def contrast_with_a_queue():
-    """MoCo: keys of earlier batches are negatives; a slow copy of the weights makes them."""
-    w, slow = weight(WIDTH, 3), weight(WIDTH, 3, trainable=False)
-    queue, place = weight(8, 3, trainable=False), tf.Variable(0, trainable=False)
-
-    def step(x, y):
-        keys = tf.stop_gradient(embedded(y, slow))
-
-        def loss():
-            queries = embedded(x, w)
-            own = tf.reduce_sum(queries * keys, 1, keepdims=True)
-            logits = tf.concat([own, tf.matmul(queries, queue, transpose_b=True)], 1) / 0.2
-            zeros = tf.zeros(tf.shape(x)[0], tf.int32)
-            return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(zeros, logits))
-
-        value = descend(loss, w)
-        slow.assign(0.9 * slow + 0.1 * w)
-        places = tf.math.floormod(place + tf.range(tf.shape(x)[0]), 8)
-        queue.assign(tf.tensor_scatter_nd_update(queue, places[:, None], keys))
-        place.assign(tf.math.floormod(place + tf.shape(x)[0], 8))
-        return value
-
-    return step, rows(WIDTH, WIDTH)
 
 
 @program
