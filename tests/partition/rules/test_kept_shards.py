@@ -425,11 +425,11 @@ def test_each_type_of_the_table_that_runs_on_cpus_has_a_sample():
 
 
 RANDOM = np.random.default_rng(3)
-ROWS = RANDOM.normal(1, 2, [7, 5, 4]).astype(np.float32)
-FEWER_ROWS = ROWS[:2]  # than three replicas
+BATCH = RANDOM.normal(1, 2, [7, 5, 4]).astype(np.float32)
+SMALL_BATCH = BATCH[:2]  # than three replicas
 RAW = tf.raw_ops
 
-in_shares = pytest.mark.parametrize("batch", [ROWS, FEWER_ROWS], ids=["uneven", "fewer"])
+in_shares = pytest.mark.parametrize("batch", [BATCH, SMALL_BATCH], ids=["uneven", "fewer"])
 
 
 def lengths(x):
@@ -492,7 +492,7 @@ WHOLE = {
 
 @pytest.mark.parametrize("type_", WHOLE)
 def test_an_operation_along_the_batch_is_computed_whole(type_):
-    check(WHOLE[type_], ROWS, whole=[type_])
+    check(WHOLE[type_], BATCH, whole=[type_])
 
 
 def test_what_is_cut_and_needed_by_all_examples_is_gathered():
@@ -504,11 +504,11 @@ def test_what_is_cut_and_needed_by_all_examples_is_gathered():
             RAW.UpperBound(sorted_inputs=rising[None], values=x[None, :, 0, 0]),
         )
 
-    report = check(function, ROWS, replicas=[3])
+    report = check(function, BATCH, replicas=[3])
     assert {"ReverseSequence", "UpperBound"} <= {each.operation for each in report.exchanged}
 
 
-@sample(lambda length: ROWS[:length], sends=["sum"], layouts={"ReverseSequence": {"partial"}})
+@sample(lambda length: BATCH[:length], sends=["sum"], layouts={"ReverseSequence": {"partial"}})
 def test_a_partial_is_reversed_by_each_replica(x):
     total = tf.reduce_sum(x, 0)
     return tf.sin(tf.reverse_sequence(total, [1, 2, 3, 1, 0], 1, 0))
