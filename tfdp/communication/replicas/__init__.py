@@ -49,7 +49,7 @@ from tfdp.communication.replicas.batch_shard import (
 from tfdp.communication.replicas.one_process import OneProcess
 from tfdp.communication.replicas.process_group import Agreement, ProcessGroup
 from tfdp.communication.replicas.replicas_protocol import Replicas, Rows, Trace
-from tfdp.communication.replicas.sharded_variables import can_be_sharded, sharding_of
+from tfdp.communication.replicas.sharded_variables import HasLayout, can_be_sharded, sharding_of
 from tfdp.communication.replicas.strategy_access import (
     CompilesPrograms,
     HasReplicas,
@@ -67,6 +67,7 @@ __all__ = [
     "BatchShard",
     "CompilesPrograms",
     "FullBatchShard",
+    "HasLayout",
     "HasReplicas",
     "KnownLengths",
     "OfPartials",

@@ -1,8 +1,23 @@
 """Variables of which each replica holds a part: which they are, and which could be."""
 
+from typing import Protocol, runtime_checkable
+
 import tensorflow as tf
 
 from tfdp.base.sharding import Sharding
+
+
+@runtime_checkable
+class HasLayout(Protocol):
+    """A variable of TensorFlow whose layout a compiler chooses.
+
+    Attributes:
+      path: The path that Keras knows it by.
+      follows: The weight that an optimizer keeps it for, whose layout it has; None: none.
+    """
+
+    path: str
+    follows: object
 
 
 def sharding_of(variable: object) -> Sharding | None:
