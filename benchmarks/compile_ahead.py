@@ -3,12 +3,31 @@
 import argparse
 import contextlib
 import dataclasses
+from typing import Any
 
 from tfdp.base.command_line import add_command, check, option, require, set_environment
 from tfdp.strategy.xla import gpu_kinds
 from tfdp.tools.bench.bench_models import OF_TOKENS, build_model, input_shape
 
 MODELS = ("mlp", "resnet50", "transformer", "lstm")
+
+# How weights are sharded along a second axis of the mesh: layers in pairs, by columns and by rows.
+_COLUMNS, _ROWS = (None, "model"), ("model", None)
+_LAYOUT_MAPS = {
+    "mlp": {
+        r"dense(_2|_4|_6|_8|_10)?/kernel": _COLUMNS,
+        r"dense(_2|_4|_6|_8|_10)?/bias": ("model",),
+        r"dense_(1|3|5|7|9|11)/kernel": _ROWS,
+    },
+    "transformer": {
+        r"(query|key|value)/kernel": (None, "model", None),
+        r"(query|key|value)/bias": ("model", None),
+        r"attention_output/kernel": ("model", None, None),
+        r"dense_[1357]/kernel": _COLUMNS,
+        r"dense_[1357]/bias": ("model",),
+        r"dense(_[246])?/kernel": _ROWS,
+    },
+}
 
 # The GB of a chip's memory, by what a topology's name begins with.
 _CHIP_MEMORY = {"v4": 32, "v5e": 16, "v5p": 95, "v6e": 32} | {
@@ -28,12 +47,20 @@ class CompileAheadOptions:
     shard: str | None = option(
         None, "what is cut beside the batch", choices=("optimizer", "parameters")
     )
+    model_axis: int = option(
+        1, "chips that share each layer, of mlp and transformer (%(default)s)", at_least=1
+    )
     dtype_policy: str = option(
         "float32", "Keras' (%(default)s)", choices=("float32", "mixed_bfloat16")
     )
 
     def __post_init__(self) -> None:
         check(self)
+        if self.model_axis > 1 and not set(self.models) <= set(_LAYOUT_MAPS):
+            raise ValueError(
+                f"`model_axis` must have layouts of each model, but received {self.models}. Use "
+                "--models mlp,transformer."
+            )
 
 
 def add_compile_ahead(commands: argparse._SubParsersAction) -> None:
@@ -102,9 +129,16 @@ def _row(options: CompileAheadOptions, name: str, topology: str) -> tuple[str, b
     import tensorflow as tf
 
     import tfdp
+    from tfdp.strategy.xla.xla_devices import devices_of
 
     keras.config.set_dtype_policy(options.dtype_policy)
-    strategy = tfdp.XLAStrategy(topology, shard=options.shard)
+    on_mesh: dict[str, Any] = {}
+    if options.model_axis > 1:
+        chips = len(devices_of(topology))
+        mesh = {"batch": chips // options.model_axis, "model": options.model_axis}
+        on_mesh = {"mesh": mesh, "layout_map": _LAYOUT_MAPS[name]}
+    strategy = tfdp.XLAStrategy(topology, shard=options.shard, **on_mesh)
+    keras.backend.clear_session()  # layers' names begin anew
     with strategy.scope():
         model = build_model(name)
     rows = options.examples * strategy.num_replicas_in_sync
@@ -114,7 +148,7 @@ def _row(options: CompileAheadOptions, name: str, topology: str) -> tuple[str, b
     fits = memory is None or facts.memory_bytes < memory * 1e9
     cells = (
         name,
-        f"{topology}, {strategy.num_replicas_in_sync} chips",
+        f"{topology}, {strategy.num_replicas_in_sync * options.model_axis} chips",
         ", ".join(f"{facts.seconds[part]:.0f}" for part in ("trace", "lower", "compile")),
         ", ".join(f"{count} {kind}" for kind, count in facts.collectives.items()) or "none",
         f"{facts.bytes_moved / 1e6:.1f}",

@@ -100,10 +100,12 @@ class DataParallelStrategy(OneDevicePrograms):
       timeout_seconds: The longest wait for a rank in a collective of a cluster. After it all ranks
         end with an error that names the rank. The latest strategy's value holds for the process.
       startup_timeout_seconds: The longest wait for all ranks of a cluster to start.
+      mesh: None. A mesh with a second axis is `XLAStrategy`'s.
+      layout_map: None, as `mesh`.
 
     Raises:
       TypeError: `compression` is no object of `tfdp.compression`, or `synchronization` none of
-        `tfdp.synchronization`.
+        `tfdp.synchronization`; or there is a `mesh`.
       ValueError: `compression` does not go with `synchronization`; `shard` goes with no
         `synchronization`, and only with the compressions `Cast`, `Int8` and `Sign`; one replica has
         `shard`; `batch_normalization` is unknown; a device is unknown, named twice, or of another
@@ -147,7 +149,10 @@ class DataParallelStrategy(OneDevicePrograms):
         custom_loss: str | None = None,
         timeout_seconds: float = 600.0,
         startup_timeout_seconds: float = 300.0,
+        mesh: None = None,
+        layout_map: None = None,
     ) -> None:
+        option_checks.check_no_mesh(mesh, layout_map)
         if bucket_bytes is not None and not bucket_bytes >= _LEAST_BUCKET_BYTES:
             raise ValueError(
                 f"`bucket_bytes` must be at least {_LEAST_BUCKET_BYTES}, but received "

@@ -40,6 +40,22 @@ def check_synchronization(
         )
 
 
+def check_no_mesh(mesh: Any, layout_map: Any) -> None:
+    """Checks that no mesh is asked of a strategy whose replicas have all of each layer.
+
+    Raises:
+      TypeError: One is.
+    """
+    if mesh is None and layout_map is None:
+        return
+    raise TypeError(
+        "A mesh must be that of `tfdp.XLAStrategy`, which shards weights between devices, but "
+        f"`tfdp.DataParallelStrategy` received mesh={mesh!r} and layout_map={layout_map!r}. Use "
+        "tfdp.XLAStrategy(mesh=..., layout_map=...), or leave both out; "
+        'shard="parameters" shards weights between steps.'
+    )
+
+
 def check_batch_normalization(batch_normalization: str) -> None:
     """Checks that the statistics of batch normalization are known ones.
 

@@ -119,3 +119,39 @@ def test_a_batch_of_images_stays_cut(on_devices):
     exchanged = step.explain().collectives
     assert set(exchanged) <= {"all-gather"}  # what it returns is whole
     assert exchanged["all-gather"] == 2
+
+
+OF_KERNELS = CONVOLUTIONS | {
+    "plain": lambda images, kernel: tf.nn.conv2d(images, kernel, 1, "SAME"),
+    "strided": lambda images, kernel: tf.nn.conv2d(images, kernel, 2, "SAME"),
+    "dilated": lambda images, kernel: tf.nn.conv2d(images, kernel, 1, "SAME", dilations=2),
+    "transposed": lambda images, kernel: tf.nn.conv2d_transpose(
+        images, kernel, [len(images), 8, 8, kernel.shape[2]], 2, "SAME"
+    ),
+}
+
+
+@pytest.mark.parametrize("sizes", tiers.first_of((2, 4), (4, 2), (1, 8)))
+@pytest.mark.parametrize("name", tiers.cases(list(OF_KERNELS), ["plain", "depthwise"]))
+def test_kernels_that_are_sharded_have_one_device_s_gradient(on_devices, name, sizes):
+    draw = np.random.default_rng(0).normal
+    images, kernel = draw(size=[16, 4, 4, 8]), draw(size=[8, 8, 8, 8])
+    images, kernel = (tf.constant(each, tf.float32) for each in (images, kernel))
+    expected = gradients_of_kernel(OF_KERNELS[name])(images, kernel)
+    mesh = dict(zip(("batch", "model"), sizes, strict=True))
+    for axis in range(4):
+        axes = tuple("model" if place == axis else None for place in range(4))
+        strategy = on_devices(8, mesh=mesh, layout_map={"kernel": axes})
+        with strategy.scope():
+            variable = tf.Variable(kernel, name="kernel")
+
+        @strategy.partitioned
+        def step(images, variable=variable):
+            of_images, of_kernel = gradients_of_kernel(OF_KERNELS[name])(images, variable.value())
+            variable.assign_sub(of_kernel)
+            return of_images
+
+        found = step(images)
+        assert variable._array.sharding.spec[axis] == "model"
+        np.testing.assert_allclose(found, expected[0], rtol=1e-5, atol=1e-3)
+        np.testing.assert_allclose(kernel - variable, expected[1], rtol=1e-5, atol=1e-3)

@@ -49,6 +49,7 @@ from tfdp.communication.replicas.process_group import Agreement, ProcessGroup
 from tfdp.communication.replicas.replicas_protocol import Replicas, Rows
 from tfdp.communication.replicas.strategy_access import (
     CompilesPrograms,
+    HasLayout,
     HasReplicas,
     OfPartials,
     can_be_sharded,
@@ -66,6 +67,7 @@ __all__ = [
     "BatchShard",
     "CompilesPrograms",
     "FullBatchShard",
+    "HasLayout",
     "HasReplicas",
     "KnownLengths",
     "OfPartials",

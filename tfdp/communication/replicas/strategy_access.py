@@ -3,7 +3,7 @@
 import abc
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import tensorflow as tf
 
@@ -221,6 +221,19 @@ def processes_of(strategy: tf.distribute.Strategy | None) -> ProcessGroup:
     """
     owner = replicas_of(strategy) or compiler_of(strategy)
     return OneProcess() if owner is None else owner.processes
+
+
+@runtime_checkable
+class HasLayout(Protocol):
+    """A variable of TensorFlow whose layout a compiler chooses.
+
+    Attributes:
+      path: The path that Keras knows it by.
+      follows: The weight that an optimizer keeps it for, whose layout it has; None: none.
+    """
+
+    path: str
+    follows: object
 
 
 def sharding_of(variable: object) -> Sharding | None:

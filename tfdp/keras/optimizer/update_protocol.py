@@ -15,9 +15,14 @@ from typing import Any, NamedTuple, TypeAlias
 import keras
 import tensorflow as tf
 
-from tfdp.communication.replicas import Value, replicas_of
+from tfdp.communication.replicas import HasLayout, Value, replicas_of
 from tfdp.keras import step_recording
-from tfdp.keras._keras import BaseOptimizer, LossScaleOptimizer, strategy_of_optimizer
+from tfdp.keras._keras import (
+    BaseOptimizer,
+    LossScaleOptimizer,
+    strategy_of_optimizer,
+    value_of_variable,
+)
 from tfdp.keras.nested_optimizers import innermost
 
 # What calls an optimizer, given gradients.
@@ -77,7 +82,11 @@ class Updating:
         return replicas.summed_on_read()
 
     def made(self, optimizer: BaseOptimizer, variable: Any, slot: Any, accumulates: bool) -> None:
-        """Changes what was made to be kept for a variable."""
+        """Changes what was made to be kept for a variable, or notes for which."""
+        kept = value_of_variable(slot)
+        if isinstance(kept, HasLayout):
+            is_of_keras = isinstance(variable, keras.Variable)
+            kept.follows = value_of_variable(variable) if is_of_keras else variable
 
     def reaching(
         self, optimizer: BaseOptimizer, gradients: list[Value | None], variables: Sequence[Any]

@@ -9,6 +9,7 @@
 Metrics' variables hold a share per replica, and are summed when they are read outside.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ import tensorflow as tf
 
 from tfdp.base.hooks import hook
 from tfdp.communication.collectives import payloads
+from tfdp.communication.replicas import HasLayout
 from tfdp.keras._keras import KerasVariable, Variable, value_of_variable
 from tfdp.keras.replica_step import Phase, ReplicaStep, current
 
@@ -133,9 +135,12 @@ def _has_shares(variable: Variable) -> bool:
 
 @hook(Variable, "_initialize")
 def initialize(original: Callable[..., Any], self: Variable, value: Any) -> None:
-    """Makes a variable for all replicas, in the first one; the others find the layer built."""
-    step = current()
-    if step is None:
-        return original(self, value)
-    with tf.init_scope():
-        return original(self, value)
+    """Makes a variable for all replicas, in the first one; the others find the layer built.
+
+    Where a compiler lays out variables by their paths, it is told the variable's.
+    """
+    with contextlib.nullcontext() if current() is None else tf.init_scope():
+        original(self, value)
+    made = value_of_variable(self)
+    if isinstance(made, HasLayout):
+        made.path = self.path

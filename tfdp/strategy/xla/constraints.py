@@ -21,17 +21,18 @@ from tfdp.strategy.xla._jax import ir, operations_of, sdy, stablehlo
 _WHOLE, _ANY = "{}", "{?}"
 
 
-def constrain(module: Any, axis: str, num_devices: int) -> None:
+def constrain(module: Any, mesh: str, axes: Sequence[str], num_devices: int) -> None:
     """Has the operands of such operations lie as they must.
 
     Args:
       module: The module.
-      axis: The name of the devices' axis.
-      num_devices: How many there are.
+      mesh: The mesh, as Shardy writes it.
+      axes: The names of its axes.
+      num_devices: How many devices it has.
     """
+    every = ", ".join(f'"{axis}"' for axis in axes)
     for operation in operations_of(module, _CONSTRAINED):
-        constrained = _CONSTRAINED[operation.name](operation, f'{{"{axis}"}}', num_devices)
-        mesh = f'mesh<["{axis}"={num_devices}]>'
+        constrained = _CONSTRAINED[operation.name](operation, f"{{{every}}}", num_devices)
         _constrain(operation, [f"#sdy.sharding<{mesh}, [{axes}]>" for axes in constrained])
 
 

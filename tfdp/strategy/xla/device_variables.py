@@ -41,10 +41,14 @@ class DeviceVariable(ResourceVariable):
 
     Attributes:
       is_weight: Whether it was made as trainable; `XLAStrategy` shards by it.
+      follows: The weight that an optimizer keeps it for, whose layout it has; None: none.
+      path: The path that Keras knows it by; else its name.
     """
 
     # Instances are made by TensorFlow and given this class: see `adopt`.
     is_weight = True
+    follows: Any = None
+    path = ""
     _held: tuple[Holding, int] | None = None  # what has the value on the devices, and where in it
     _own: Any = None  # the value on the devices where no holding has it; None: they have none
     _fetched: Any = None  # the array whose value the host has as well
@@ -227,7 +231,7 @@ def adopt(variable: tf.Variable, is_weight: bool) -> tf.Variable:
     """
     if type(variable) is ResourceVariable:
         variable.__class__ = DeviceVariable
-        variable.is_weight = is_weight
+        variable.is_weight, variable.path = is_weight, variable.name.split(":")[0]
         setattr(variable._resource, _VARIABLE, weakref.ref(variable))
     return variable
 

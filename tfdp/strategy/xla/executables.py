@@ -235,7 +235,9 @@ class Executable:
         """Returns a weight that is gathered as the program begins; other values as they are."""
         if self._lowered.num_arguments + index not in self._lowered.at_start:
             return value
-        return jax.lax.with_sharding_constraint(value, self._layouts.replicated)
+        variable = variable_of(self._lowered.captured[index])
+        assert variable is not None, "it is a weight"
+        return jax.lax.with_sharding_constraint(value, self._layouts.in_a_step(variable))
 
     def _whole(self, output: Any) -> Any:
         """Returns an output that is whole on each device within the program, too.

@@ -6,7 +6,7 @@ such as norms, are computed of the parts. A loop is given its weights whole: gat
 would be in each of its rounds.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tfdp.strategy.xla._jax import ir, main_of, sdy, stablehlo
@@ -33,19 +33,19 @@ class _Use(NamedTuple):
 
 
 def gather_weights(
-    module: Any, weights: Collection[int], cut_results: Collection[int], axis: str, num_devices: int
+    module: Any, weights: Mapping[int, str], cut_results: Collection[int], mesh: str
 ) -> frozenset[int]:
-    """Has weights that are cut gathered at each of their uses.
+    """Has weights that are cut along the batch axis gathered at each of their uses.
 
     A gather waits for what the use before it is given, so that the devices may exchange a weight
     while they compute with the one before, and no sooner: two are whole at once.
 
     Args:
       module: The module.
-      weights: The places of its parameters that are weights and cut.
+      weights: The places of its parameters that are weights and cut along the batch axis, and how
+        their axes lie where they are gathered, as Shardy writes it.
       cut_results: The places of its results that are cut.
-      axis: The name of the devices' axis.
-      num_devices: How many there are.
+      mesh: The mesh, as Shardy writes it.
 
     Returns:
       The places of the parameters that must be whole as the module begins: weights of
@@ -57,17 +57,17 @@ def gather_weights(
     block = main_of(module).regions[0].blocks[0]
     search = _Search(block, cut_results)
     at_start, uses = set(), []
-    for place in weights:
+    for place, axes in weights.items():
         found = search.uses_of(block.arguments[place])
         if len(found) > MOST_USES or any(map(_is_convolution, found)):
             at_start.add(place)
         else:
-            uses += [(use, block.arguments[place]) for use in found]
-    mesh = f'mesh<["{axis}"={num_devices}]>'
+            gathered = f"#sdy.sharding<{mesh}, [{axes}]>"
+            uses += [(use, block.arguments[place], gathered) for use in found]
     waited_for = None
-    for use, weight in sorted(uses, key=lambda found: found[0].at):
+    for use, weight, gathered in sorted(uses, key=lambda found: found[0].at):
         latest = search.latest_operand(use)
-        _gather(use, weight, waited_for, mesh)
+        _gather(use, weight, waited_for, gathered)
         waited_for = latest or waited_for
     return frozenset(at_start)
 
@@ -138,7 +138,7 @@ class _Search:
         return operation
 
 
-def _gather(use: _Use, weight: Any, waited_for: Any | None, mesh: str) -> None:
+def _gather(use: _Use, weight: Any, waited_for: Any | None, gathered: str) -> None:
     """Gathers a weight for a use, once a value is there that it waits for."""
     with ir.InsertionPoint(use.operation):
         value = weight
@@ -148,9 +148,7 @@ def _gather(use: _Use, weight: Any, waited_for: Any | None, mesh: str) -> None:
         made_by = list(use.made_by)
         while made_by and made_by[0].name == "stablehlo.convert":
             value = _again(made_by.pop(0), value)  # to fewer bytes, it may be
-        rank = len(ir.RankedTensorType(value.type).shape)
-        whole = f"#sdy.sharding<{mesh}, [{', '.join(['{}'] * rank)}]>"
-        value = sdy.sharding_constraint(value, ir.Attribute.parse(whole))
+        value = sdy.sharding_constraint(value, ir.Attribute.parse(gathered))
         for operation in made_by:
             value = _again(operation, value)
     for operation, place in use.operands:

@@ -139,13 +139,19 @@ def lowered(
             serialized = hlo(name, specs, captured)
     refusals.check_lowered(serialized, graph)
     layouts = program.strategy.extended.layouts
+    layouts.settle(program.source, program.strategy.extended.variables.values())
     cut = {
-        place: variable.is_weight
+        place: variable
         for place, tensor in enumerate(captured, len(specs))
         if (variable := variable_of(tensor)) is not None
         and not layouts.of_variable(variable).is_fully_replicated
     }
-    found = passed(serialized, layouts, precision, cut)
+    weights = {
+        place: axes
+        for place, variable in cut.items()
+        if variable.is_weight and (axes := layouts.gathered(variable)) is not None
+    }
+    found = passed(serialized, layouts, precision, cut, weights)
     outputs = [leaf for leaf in source.outputs if leaf is not None]
     _check_order([*specs, *captured], found.parameters, outputs, found.results, found.aliases)
     seconds = {"trace": program.seconds, "lower": time.perf_counter() - begun}

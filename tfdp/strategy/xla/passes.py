@@ -4,7 +4,7 @@ The module is parsed once, handed from pass to pass, and written once.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,14 +51,21 @@ class Passed(NamedTuple):
     at_start: frozenset[int]
 
 
-def passed(serialized: bytes, layouts: Layouts, level: str, cut: Mapping[int, bool]) -> Passed:
+def passed(
+    serialized: bytes,
+    layouts: Layouts,
+    level: str,
+    cut: Collection[int],
+    weights: Mapping[int, str],
+) -> Passed:
     """Returns a module after all passes, in the order in which they stand here.
 
     Args:
       serialized: The HLO module, as TensorFlow serializes it.
       layouts: How arrays lie on the devices that it is compiled for.
       level: The level of products of float32: see `precision.asked`.
-      cut: The places of the parameters that lie cut, and whether each is a weight.
+      cut: The places of the parameters that lie cut.
+      weights: Those that are gathered: see `gather_weights`.
     """
     with make_ir_context(), ir.Location.unknown():
         module = stablehlo_module(serialized)  # without copies, which no pass would look through
@@ -68,11 +75,12 @@ def passed(serialized: bytes, layouts: Layouts, level: str, cut: Mapping[int, bo
         shrink_indices(module)
         drop_copies_of_invariants(module)  # before gathers: of what is gathered no copies are kept
         speed_up_draws(module, layouts.platform)  # adds functions
-        axis, devices = layouts.axis, layouts.num_devices
-        weights = [place for place, is_weight in cut.items() if is_weight]
         cut_results = [aliases[place] for place in cut if place in aliases]
-        at_start = gather_weights(module, weights, cut_results, axis, devices)
-        constrain(module, axis, devices)  # last: to gathers a constraint would be a use of its own
+        at_start = gather_weights(module, weights, cut_results, layouts.shardy)
+        axes, devices = tuple(layouts.mesh), layouts.num_devices
+        constrain(
+            module, layouts.shardy, axes, devices
+        )  # last: to gathers a constraint would be a use of its own
         text = with_numbers_for_names(str(module))  # of all functions, those of draws, too
     return Passed(text, parameters, results, aliases, products, at_start)
 

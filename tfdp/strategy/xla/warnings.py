@@ -68,13 +68,13 @@ def compiled_once_more(
 
 def computed_whole(specs: Sequence[tf.TensorSpec], layouts: Layouts) -> None:
     """Says which batches the devices do not divide, so that each computes the whole."""
-    devices = layouts.num_devices
+    shards = layouts.num_batch_shards
     for rows in sorted({spec.shape[0] for spec in specs if spec.shape.rank}):
         if not layouts.divide(rows):
             logging.getLogger("tfdp").warning(
                 "A batch of %d rows is computed whole by each of the %d devices, which do not "
                 "divide it. Use a multiple of %d.",
-                *(rows, devices, devices),
+                *(rows, layouts.num_devices, shards),
             )
 
 

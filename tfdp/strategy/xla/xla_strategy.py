@@ -1,7 +1,8 @@
 """The strategy for GPUs and TPUs that users make: `tfdp.XLAStrategy`."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import keras
@@ -55,12 +56,20 @@ class XLAStrategy(OneDeviceView, tf.distribute.OneDeviceStrategy):
         `compile_ahead` alone.
       shard: The variables that are sharded: "optimizer", all that are no weights, such as the
         optimizer's; "parameters", weights as well. A variable needs 65,536 elements, and an axis
-        whose size is a multiple of the number of devices. None: none.
+        whose size is a multiple of the number of devices, or of the batch axis. None: none.
       synchronization: Must be None; `DataParallelStrategy` alone has others.
+      mesh: The sizes of the axes of a mesh of all devices, by their names. Batches are sharded
+        along "batch", which must be one of them; neighbours are next to each other along the last
+        one. None: all devices are for the batch.
+      layout_map: For patterns of weights' paths, as `re.search` takes them, the axis of the mesh
+        along which each axis of a weight is sharded, or None. A path that is written out comes
+        first, then the first pattern that is found. The optimizer's state follows its weight. A
+        `keras.distribution.LayoutMap`, such as KerasHub's, is taken.
 
     Raises:
       ImportError: JAX is not installed, or is too old.
-      ValueError: An argument is out of its range.
+      ValueError: An argument is out of its range. When the first step is compiled: a layout does
+        not fit a weight, or a pattern of `layout_map` gives no weight a layout.
       ClusterError: Processes cannot join, or differ: see `tfdp.strategy.xla.jax_distributed`.
 
     >>> import keras, numpy as np, tfdp
@@ -71,13 +80,24 @@ class XLAStrategy(OneDeviceView, tf.distribute.OneDeviceStrategy):
     >>> history = model.fit(np.ones([8, 4]), np.ones([8, 1]), batch_size=8, verbose=0)
     >>> len(history.history["loss"])
     1
+
+    Weights that are sharded along a second axis of a mesh:
+
+    >>> tfdp.XLAStrategy(
+    ...     mesh={"batch": len(jax.devices()), "model": 1},
+    ...     layout_map={"dense.*kernel": (None, "model")},
+    ... ).describe()["mesh"]["model"]
+    1
     """
 
     def __init__(
         self,
         devices: Sequence[Any] | str | None = None,
         shard: str | None = None,
+        *,
         synchronization: None = None,
+        mesh: Mapping[str, int] | None = None,
+        layout_map: Mapping[str, Any] | None = None,
     ) -> None:
         if synchronization is not None:
             raise ValueError(
@@ -90,17 +110,22 @@ class XLAStrategy(OneDeviceView, tf.distribute.OneDeviceStrategy):
                 f"`shard` must be None or one of {_SHARDS}, but received {shard!r}. Leave it out, "
                 'or use shard="optimizer".'
             )
+        if layout_map is not None and (mesh is None or not isinstance(layout_map, Mapping)):
+            raise ValueError(
+                "`layout_map` must be a mapping from patterns to axes of `mesh`, but received "
+                f"{layout_map!r} and mesh={mesh!r}. Use "
+                'mesh={"batch": 4, "model": 2}, layout_map={"dense.*kernel": (None, "model")}.'
+            )
         super().__init__("/cpu:0")
         if not isinstance(devices, str):
             jax_distributed.join()
         found = devices_of(devices)
         if found[0].platform == "gpu":
             accelerators.leave_to_jax()
-        layouts = Layouts(found, shard)
+        layouts = Layouts(found, shard, mesh, layout_map)
         processes = jax_distributed.group(layouts.num_devices // layouts.num_processes)
         options = {
-            "devices": str(layouts),
-            "shard": shard,
+            **layouts.describe(),
             "the seed of `tfdp.enable_determinism`": determinism.chosen_seed(),
         }
         processes.compare("the options of a strategy", options)
@@ -124,10 +149,9 @@ class XLAStrategy(OneDeviceView, tf.distribute.OneDeviceStrategy):
         """
         layouts = self.extended.layouts
         return {
-            "replicas": layouts.num_devices,
+            "replicas": layouts.num_batch_shards,
             "processes": layouts.num_processes,
-            "devices": str(layouts),
-            "shard": layouts.shard,
+            **layouts.describe(),
         }
 
     @tf.autograph.experimental.do_not_convert
@@ -291,11 +315,18 @@ class XLAStrategy(OneDeviceView, tf.distribute.OneDeviceStrategy):
 
 
 class _Extended(OneDeviceExtended, CompilesPrograms):
-    """The strategy's inner part: the host, whose variables' values may be on the devices."""
+    """The strategy's inner part: the host, whose variables' values may be on the devices.
+
+    Attributes:
+      layouts: How arrays lie on the devices.
+      variables: All variables that were made in the scope.
+    """
 
     def __init__(self, container: XLAStrategy, layouts: Layouts, processes: ProcessGroup) -> None:
         super().__init__(container, "/cpu:0")
-        self.layouts, self.num_replicas = layouts, layouts.num_devices
+        self.layouts, self.num_replicas = layouts, layouts.num_batch_shards
+        # By their ids: variables have no hashes.
+        self.variables: MutableMapping[int, DeviceVariable] = weakref.WeakValueDictionary()
         self.processes = processes
         # TensorFlow says so of the inner part that a strategy is made with, which this replaces.
         self._retrace_functions_for_each_device = False
@@ -326,7 +357,7 @@ class _Extended(OneDeviceExtended, CompilesPrograms):
             yield
 
     def order_of_sums(self) -> dict[str, object]:
-        return {"devices": str(self.layouts), "shard": self.layouts.shard}
+        return self.layouts.describe()
 
     def take_order_of_sums(self, kept: Mapping[str, object]) -> list[str]:
         own = self.order_of_sums()
@@ -347,7 +378,10 @@ class _Extended(OneDeviceExtended, CompilesPrograms):
             variable: tf.Variable = ResourceVariable(**given)
         else:
             variable = super()._create_variable(next_creator, **kwargs)
-        return adopt(variable, is_weight=kwargs.get("trainable") is not False)
+        made = adopt(variable, is_weight=kwargs.get("trainable") is not False)
+        if isinstance(made, DeviceVariable):
+            self.variables[id(made)] = made
+        return made
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
         if self.layouts.num_processes > 1 and isinstance(dataset, AbstractFeed):

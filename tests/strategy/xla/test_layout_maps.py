@@ -1,0 +1,130 @@
+"""Layout maps: which weight has which layout, and what is refused."""
+
+import keras
+import numpy as np
+import pytest
+
+pytest.importorskip("jax")
+
+import jax
+
+import tfdp
+from tfdp.strategy.xla.layout_maps import LayoutMap, checked_mesh
+
+MESH = {"batch": 4, "model": 2}
+
+
+def on_mesh(layout_map, mesh=None, **options):
+    return tfdp.XLAStrategy(jax.devices()[:8], mesh=mesh or MESH, layout_map=layout_map, **options)
+
+
+def compiled(strategy, units=6):
+    """A step of a small network, compiled."""
+    with strategy.scope():
+        model = keras.Sequential([keras.Input([8]), keras.layers.Dense(units, name="up")])
+        model.add(keras.layers.Dense(4, name="down"))
+        model.compile("adam", "mse")
+    return model, strategy.compile_ahead(model, (np.ones([8, 8]), np.ones([8, 4])))
+
+
+def test_a_path_that_is_written_out_comes_first_and_then_the_first_pattern():
+    found = LayoutMap(
+        {"k": (None, "model"), "kernel": ("model", None), "mlp/up/kernel": (None, None)}, MESH
+    )
+    assert found.axes_of("mlp/up/kernel", (4, 4)) == (None, None)
+    assert found.axes_of("mlp/down/kernel", (4, 4)) == (None, "model")
+    assert found.axes_of("mlp/down/bias", (4,)) is None
+
+
+def test_what_is_no_weight_and_does_not_fit_is_left():
+    found = LayoutMap({"kernel": (None, "model")}, MESH)
+    assert found.axes_of("adafactor/kernel_rows", (4,), is_weight=False) is None
+    assert found.axes_of("adafactor/kernel_sums", (4, 3), is_weight=False) is None
+    assert found.axes_of("adafactor/kernel_sums", (4, 4), is_weight=False) == (None, "model")
+
+
+def test_layouts_of_keras_are_taken():
+    mesh = keras.distribution.DeviceMesh((4, 2), ["batch", "model"], devices=np.arange(8))
+    layout_map = keras.distribution.LayoutMap(mesh)
+    layout_map["up.*kernel"] = (None, "model")
+    layout_map["up.*bias"] = keras.distribution.TensorLayout(["model"], mesh)
+    strategy = on_mesh(layout_map)
+    model, _ = compiled(strategy)
+    layouts = strategy.extended.layouts
+    specs = {each.path.split("/", 1)[1]: layouts.of_variable(each.value) for each in model.weights}
+    assert {path: tuple(each.spec) for path, each in specs.items()} == {
+        "up/kernel": (None, "model"),
+        "up/bias": ("model",),
+        "down/kernel": (),
+        "down/bias": (),
+    }
+    assert strategy.describe()["layout_map"] == {
+        "up.*kernel": [None, "model"],
+        "up.*bias": ["model"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("mesh", "said"),
+    [
+        ({"batch": 4, "model": 4}, r"16 for 8 devices"),
+        ({"data": 4, "model": 2}, r'one is "batch"'),
+        ({"batch": 8, "model": 0}, r"sizes of axes"),
+        ({"batch": 8.0}, r"sizes of axes"),
+        ({"batch": 4, "a model": 2}, r"sizes of axes"),
+        ((4, 2), r"sizes of axes"),
+    ],
+)
+def test_a_mesh_must_cover_the_devices(mesh, said):
+    with pytest.raises(ValueError, match=said):
+        checked_mesh(mesh, 8)
+
+
+@pytest.mark.parametrize(
+    ("layout_map", "said"),
+    [
+        ({"kernel": (None, "modell")}, r"'kernel' has 'modell'"),
+        ({"kernel": ("model", "model")}, r"'kernel' has 'model' twice"),
+        ({"kernel": (None, ("batch", "model"))}, r"'kernel' has \('batch', 'model'\)"),
+        ({"kernel": "model"}, r"must be a tuple, but 'kernel' has 'model'"),
+        ({"kernel(": (None, "model")}, r"regular expressions, but received 'kernel\('"),
+        ({3: (None, "model")}, r"regular expressions, but received 3"),
+    ],
+)
+def test_a_layout_must_fit_the_mesh(layout_map, said):
+    with pytest.raises(ValueError, match=said):
+        on_mesh(layout_map)
+
+
+@pytest.mark.parametrize("layout_map", ["auto", [("kernel", (None, "model"))]])
+def test_a_layout_map_must_be_a_mapping(layout_map):
+    with pytest.raises(ValueError, match="must be a mapping from patterns"):
+        on_mesh(layout_map)
+
+
+def test_a_layout_map_needs_a_mesh():
+    with pytest.raises(ValueError, match="mesh=None"):
+        tfdp.XLAStrategy(layout_map={"kernel": (None, "batch")})
+
+
+@pytest.mark.parametrize(
+    ("layout_map", "said"),
+    [
+        ({"up/kernel": (None, "model")}, r"'up/kernel' shards axis 1 of 'sequential.*/up/kernel'"),
+        ({"up": (None, None)}, r"'up' has \(None, None\) for 'sequential.*/up/bias'"),
+        ({"upp": (None, None)}, r"/up/kernel, 'upp' is found in none"),
+        (
+            {"kernel": (None, None), "up/kernel": (None, None)},
+            r"'up/kernel' is found only where an earlier",
+        ),
+    ],
+)
+def test_a_layout_must_fit_the_weights(layout_map, said):
+    with pytest.raises(ValueError, match=said):
+        compiled(on_mesh(layout_map), units=7)
+
+
+def test_data_parallel_strategy_names_the_one_that_has_meshes():
+    for option in ({"mesh": MESH}, {"layout_map": {}}):
+        with pytest.raises(TypeError, match=r"tfdp\.XLAStrategy\(mesh="):
+            tfdp.DataParallelStrategy(["CPU:0", "CPU:1"], **option)

@@ -1,0 +1,187 @@
+"""Layout maps: by the path of a variable, the axes of a mesh along which it is sharded."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+# The axis of a mesh along which batches are sharded.
+BATCH = "batch"
+
+#: For each axis of a variable the axis of the mesh along which it is sharded, or None.
+Axes = tuple[str | None, ...]
+
+
+def checked_mesh(mesh: Mapping[str, int] | None, num_devices: int) -> dict[str, int]:
+    """Returns the sizes of a mesh's axes, by their names; without a mesh all are for the batch.
+
+    Args:
+      mesh: The mesh that a strategy is given.
+      num_devices: The number of devices.
+
+    Raises:
+      ValueError: It is no mesh over these devices.
+
+    >>> checked_mesh({"batch": 4, "model": 2}, 8), checked_mesh(None, 8)
+    ({'batch': 4, 'model': 2}, {'batch': 8})
+    >>> checked_mesh({"batch": 4, "model": 4}, 8)
+    Traceback (most recent call last):
+        ...
+    ValueError: `mesh` must have as many places as there are devices, but {'batch': 4, ...
+    """
+    if mesh is None:
+        return {BATCH: num_devices}
+    use = f'Use mesh={{"batch": {num_devices}, "model": 1}}, or other sizes with this product.'
+    sizes = dict(mesh) if isinstance(mesh, Mapping) else {}
+    are_sizes = all(type(size) is int and size > 0 for size in sizes.values())
+    if not (BATCH in sizes and are_sizes and all(map(_is_name, sizes))):
+        raise ValueError(
+            '`mesh` must give the sizes of axes by their names, of which one is "batch", but '
+            f"received {mesh!r}. {use}"
+        )
+    places = 1
+    for size in sizes.values():
+        places *= size
+    if places != num_devices:
+        raise ValueError(
+            f"`mesh` must have as many places as there are devices, but {sizes} has {places} for "
+            f"{num_devices} devices. {use}"
+        )
+    return sizes
+
+
+class LayoutMap:
+    """The layouts of variables by their paths.
+
+    A path that is written out comes first, then the first pattern that is found in the path, by
+    `re.search`.
+
+    Args:
+      given: A layout for each pattern: a tuple, or what has one as `axes`, such as
+        `keras.distribution.TensorLayout`. The mapping may be a `keras.distribution.LayoutMap`.
+      mesh: The sizes of the mesh's axes.
+
+    Raises:
+      ValueError: A pattern is no regular expression, or a layout does not fit the mesh.
+
+    >>> layouts = LayoutMap({"dense.*kernel": (None, "model")}, {"batch": 4, "model": 2})
+    >>> layouts.axes_of("mlp/dense_1/kernel", (16, 6))
+    (None, 'model')
+    >>> layouts.axes_of("mlp/norm/gamma", (16,)) is None
+    True
+    >>> layouts.axes_of("mlp/dense_1/kernel", (16, 3))
+    Traceback (most recent call last):
+        ...
+    ValueError: A layout must divide the axes of a variable, but 'dense.*kernel' shards axis 1 ...
+    """
+
+    def __init__(self, given: Mapping[str, Any], mesh: Mapping[str, int]) -> None:
+        self._mesh = mesh
+        # Keras' mapping looks for patterns as well; its keys and their own values are plain.
+        self._axes = {pattern: _checked_axes(pattern, given[pattern], mesh) for pattern in given}
+        self._patterns = {pattern: _compiled(pattern) for pattern in given}
+
+    def items(self) -> Iterable[tuple[str, Axes]]:
+        """Returns the patterns with their layouts."""
+        return self._axes.items()
+
+    def axes_of(self, path: str, shape: Sequence[int], is_weight: bool = True) -> Axes | None:
+        """Returns the layout of a variable; None: no pattern is found in its path.
+
+        Args:
+          path: The variable's path.
+          shape: Its shape.
+          is_weight: Whether it is a weight; else a layout that does not fit is not its own, such as
+            that of a table of which an optimizer keeps sums of rows.
+
+        Raises:
+          ValueError: The layout has another number of axes, or an axis is not divided.
+        """
+        pattern = self._pattern_of(path)
+        if pattern is None:
+            return None
+        axes = self._axes[pattern]
+        if len(axes) != len(shape):
+            if not is_weight:
+                return None
+            raise ValueError(
+                "A layout must have an entry for each axis of a variable, but "
+                f"{pattern!r} has {axes} for {path!r} of shape {tuple(shape)}. Use a pattern that "
+                "tells them apart, or as many entries, with None for an axis that is not sharded."
+            )
+        for place, (axis, size) in enumerate(zip(axes, shape, strict=True)):
+            if axis is not None and size % self._mesh[axis]:
+                if not is_weight:
+                    return None
+                raise ValueError(
+                    f"A layout must divide the axes of a variable, but {pattern!r} shards axis "
+                    f"{place} of {path!r} of shape {tuple(shape)} along {axis!r}, which has "
+                    f"{self._mesh[axis]} places. Shard another of its axes, or make this one a "
+                    f"multiple of {self._mesh[axis]}."
+                )
+        return axes
+
+    def check_found(self, paths: Iterable[str]) -> None:
+        """Checks that each pattern is the one that gives a variable its layout.
+
+        Args:
+          paths: The paths of all variables.
+
+        Raises:
+          ValueError: A pattern gives none.
+        """
+        paths = sorted(paths)
+        found = set(map(self._pattern_of, paths))
+        for pattern in self._axes:
+            if pattern not in found:
+                before = any(self._patterns[pattern].search(path) for path in paths)
+                where = "only where an earlier pattern is" if before else "in none of them"
+                named = ", ".join(paths[:20]) + ", ..." * (len(paths) > 20)
+                raise ValueError(
+                    "Each pattern of `layout_map` must give a variable its layout, but of all "
+                    f"paths, {named}, {pattern!r} is found {where}. Take a pattern from "
+                    "`[weight.path for weight in model.weights]`, make all models in the scope "
+                    "before the first step, or leave the pattern out."
+                )
+
+    def _pattern_of(self, path: str) -> str | None:
+        if path in self._axes:
+            return path
+        each = self._patterns.items()
+        return next((pattern for pattern, compiled in each if compiled.search(path)), None)
+
+
+def _is_name(axis: Any) -> bool:
+    return isinstance(axis, str) and axis.isidentifier()
+
+
+def _compiled(pattern: Any) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except (re.error, TypeError) as error:
+        raise ValueError(
+            "`layout_map` must give layouts by regular expressions, but received "
+            f"{pattern!r} ({error}). Use one such as 'dense.*kernel'."
+        ) from error
+
+
+def _checked_axes(pattern: str, given: Any, mesh: Mapping[str, int]) -> Axes:
+    """Returns the axes of a layout, of which a mesh must have each once at most."""
+    axes = getattr(given, "axes", given)
+    use = (
+        f"Use a tuple with one of {[*mesh]} or None for each axis, such as (None, {[*mesh][-1]!r})."
+    )
+    if not isinstance(axes, (tuple, list)):
+        raise ValueError(f"A layout must be a tuple, but {pattern!r} has {given!r}. {use}")
+    names = [axis for axis in axes if axis is not None]
+    for axis in names:
+        if not isinstance(axis, str) or axis not in mesh:
+            raise ValueError(
+                f"A layout must name axes of the mesh, {[*mesh]}, but {pattern!r} has {axis!r} in "
+                f"{tuple(axes)}. {use}"
+            )
+        if names.count(axis) > 1:
+            raise ValueError(
+                f"A layout must shard one axis of a variable along an axis of the mesh, but "
+                f"{pattern!r} has {axis!r} twice in {tuple(axes)}. {use}"
+            )
+    return tuple(axes)
