@@ -68,3 +68,60 @@ def test_no_module_is_called_like_another():
 
 def test_a_name_of_two_things_is_found():
     assert twice([("Step", "a"), ("Run", "a"), ("Step", "b")]) == {"Step": ["a", "b"]}
+
+
+# Objects of users and other libraries that modules of the package are called like.
+OBJECTS = {"keras", "memory", "model", "optimizer", "strategy", "tfds"}
+FILES = {"json", "py"}
+
+
+def said_in(text):
+    """What backquotes in a text point to: `module.name`, and `name` after "see"."""
+    dotted = re.findall(r"`([a-z_]+)\.(\w+)(?:\([^`]*\))?`", text)
+    single = re.findall(r"[Ss]ee\s+`(\w+)`", text)
+    return {(of, name) for of, name in dotted if of not in OBJECTS and name not in FILES}, {*single}
+
+
+def known_names(path):
+    """All that a module defines, imports, assigns, takes or asks for."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.FunctionDef() | ast.ClassDef():
+                found.add(node.name)
+            case ast.alias():
+                found.add((node.asname or node.name).rpartition(".")[2])
+            case ast.Name():
+                found.add(node.id)
+            case ast.Attribute():
+                found.add(node.attr)
+            case ast.arg():
+                found.add(node.arg)
+    return found
+
+
+def test_what_docstrings_point_to_is_there():
+    inside = collections.defaultdict(set)
+    for path in MODULES:
+        inside[name_of(path)] |= known_names(path)
+        inside[(path.parent.parent if path.stem == "__init__" else path.parent).name].add(
+            name_of(path)
+        )
+    everywhere = set(inside).union(*inside.values())
+    stale = []
+    for path in MODULES:
+        dotted, single = said_in(path.read_text())
+        stale += [
+            (path.name, f"{of}.{name}")
+            for of, name in dotted
+            if of in inside and name not in inside[of]
+        ]
+        stale += [(path.name, name) for name in single if name not in everywhere]
+    assert not stale
+
+
+def test_pointers_to_nothing_are_found():
+    assert said_in("its place, see `moments`; `sizes.FixedCut`, `model.fit`") == (
+        {("sizes", "FixedCut")},
+        {"moments"},
+    )

@@ -1,4 +1,7 @@
-"""The watchdog thread: it gives signs of life, checks the others', and keeps the deadline."""
+"""The watchdog thread: it gives signs of life, checks the others', and keeps the deadline.
+
+It notices a rank that is silent. A rank whose connection breaks is noticed in `control_channel`.
+"""
 
 import contextlib
 import dataclasses

@@ -76,7 +76,7 @@ def indexed_shards(
 ) -> tf.data.Dataset:
     """Returns the shares of `ranks`, batch by batch and rank by rank, of one epoch or all to come.
 
-    For several replicas each share comes with its place in the batch, as `epoch_plan.Shares` has
+    For several replicas each share comes with its place in the batch, as `epoch_plan.ShardPlan` has
     it, and an empty share holds a padding row, an example of its batch.
 
     1. When an iterator reaches an epoch, the epoch's order is drawn and sharded into rows of

@@ -317,7 +317,7 @@ class Pipeline(tf.data.Dataset, AbstractFeed):
     def shards(self, num_replicas: int, ranks: range) -> tf.data.Dataset:
         """Returns shares as `for_replicas` does; for several replicas with places and padding rows.
 
-        `epoch_plan.Shares` describes a place.
+        `epoch_plan.ShardPlan` describes a place.
 
         >>> import numpy as np, tfdp
         >>> batches = tfdp.data.pipeline(np.arange(4), 3, seed=1, shuffle=False)

@@ -114,7 +114,7 @@ class ReplicaStep:
             self.phase = outer
 
     def note_written(self, variable: Any) -> None:
-        """Notes that this replica wrote `variable` by itself: see `variables.statistics`."""
+        """Notes that this replica wrote `variable` by itself: see `run.statistics`."""
         if not any(known is variable for known in self.written):
             self.written.append(variable)
 

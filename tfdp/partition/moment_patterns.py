@@ -1,7 +1,7 @@
 """Moments in a program: a mean, and the mean of the squared distances from it.
 
 Written as they are, they need two sums over the replicas, of which one waits for the other. Told of
-each other, both come from one: see `rules.moments`.
+each other, both come from one: see `mean_of` in `rules.reductions`.
 """
 
 from collections.abc import Sequence

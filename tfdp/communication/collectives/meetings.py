@@ -51,7 +51,7 @@ class Meetings:
         return self.board.wait(key, range(self.world_size), key, keep=True)
 
     def bring_to_first(self, key: str, payload: bytes) -> list[bytes]:
-        """Returns on rank 0 all ranks' payloads: see `streaming`."""
+        """Returns on rank 0 all ranks' payloads."""
         return bring_to_first(self.board, key, payload)
 
     def compare(

@@ -65,7 +65,7 @@ def place_and_rows(
       rank: The rank of the share, int64.
 
     Returns:
-      `shares.share_place`, int64 (4); the first row, and the row after the last.
+      `sharding.share_place`, int64 (4); the first row, and the row after the last.
 
     >>> place_and_rows(tf.constant(1, tf.int64), 2, tf.constant(1, tf.int64))[0].numpy().tolist()
     [1, 0, 1, 1]

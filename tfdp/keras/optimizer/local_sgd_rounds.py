@@ -5,7 +5,7 @@ term of the global batch's gradient instead, n the number of replicas: the mean 
 global gradient, for masks, weights and uneven shares, too. Losses, metrics and what layers write
 stay those of the global batch.
 
-What a round needs belongs to an optimizer, and is made with its slots: see `round_states`. The
+What a round needs belongs to an optimizer, and is made with its slots: see `local_sgd_state`. The
 variables may be synchronized in fragments, each at its own updates; then a count that is not zero
 says that some fragment is apart. Where a synchronization overlaps with the next step, that one sums
 the weights that it begins with: nothing is under way between steps.

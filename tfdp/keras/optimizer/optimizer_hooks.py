@@ -2,7 +2,7 @@
 
 In a step of Keras' and in a partitioned function the whole program is one device's. In
 `strategy.run`, where replicas have losses of their own, the update by the sums of their gradients
-is such a program, and so is an update outside of replicas: see `summed_updates`. What becomes of
+is such a program, and so is an update outside of replicas: see `run_updates`. What becomes of
 gradients in each is said by an `Updating`: the plain one sums them whole where the program needs
 it.
 """

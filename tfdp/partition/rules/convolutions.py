@@ -1,4 +1,7 @@
-"""Convolutions, pooling, and what else is done with a batch of images."""
+"""Gradients of convolutions and of pooling, and what else is done with a batch of images.
+
+Convolutions and pooling themselves keep the shards of their images: rows of `kept_shards.TABLE`.
+"""
 
 import dataclasses
 import math

@@ -1,4 +1,8 @@
-"""Biases, softmax and cross-entropy, and batch normalization in one operation."""
+"""Biases, softmax and cross-entropy, and batch normalization in one operation.
+
+Batch normalization of several operations takes its moments of the whole batch from one sum: see
+`reductions.mean_of`.
+"""
 
 from collections.abc import Sequence
 

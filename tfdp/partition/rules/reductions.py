@@ -55,7 +55,7 @@ def mean(step: Step) -> Results:
 
     The partial is the sum, in float32 or wider, divided by the number of the whole batch's entries.
     A scalar in half precision is rounded to it once, as one device does: each replica sends it in
-    float32. A mean with its variance is whole, and so is that: see `moments`.
+    float32. A mean with its variance is whole, and so is that: see `mean_of`.
     """
     tensor = step.inputs[0]
     if not (tensor.dtype.is_floating or tensor.dtype.is_complex):

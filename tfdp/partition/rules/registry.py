@@ -84,7 +84,7 @@ class Step(VariableRedistribution):
       walk: The walk, for rules of operations that hold functions.
       source: The operation.
       inputs: Its inputs.
-      moments: What it is one of, if it is; see `moments`.
+      moments: What it is one of, if it is; see `moment_patterns`.
       is_whole: Whether every replica computes it on replicated tensors, though some were sharded.
       is_after: Whether every replica computes it alike, of what was computed on the gathered batch.
       cause: What that was, or the operation itself.

@@ -6,7 +6,7 @@ The layout of a variable's handle says how the copies make the value:
 - partial: the value is the sum of the copies, as of `tf.VariableSynchronization.ON_READ` with
   `tf.VariableAggregation.SUM`: partials are written without a collective.
 - local: the value is the mean of the copies, as of ON_READ with MEAN.
-- sharded: each replica's copy is its part, by a `sizes.FixedCut`, for good.
+- sharded: each replica's copy is its part, by a `sizes.FixedShard`, for good.
 """
 
 from collections.abc import Sequence

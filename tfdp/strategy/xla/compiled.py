@@ -27,7 +27,7 @@ class _Route(NamedTuple):
     Attributes:
       program: The program.
       outputs: What it returns.
-      places: For each step where its tensors are among those of all calls: see `PlainArguments`.
+      places: For each step where its tensors are among those of all calls: see `Plain`.
       is_whole: Whether each process gives whole arguments.
     """
 

@@ -88,7 +88,7 @@ def step(side: str, size: str) -> dict[str, Any]:
     """Times steps of `fit` of a transformer on JAX's first device, in `mixed_bfloat16`.
 
     Args:
-      side: One of `xla.SIDES`.
+      side: One of `xla_check.SIDES`.
       size: "large", or "small" to try the check itself.
 
     Returns:
