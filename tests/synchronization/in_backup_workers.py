@@ -5,6 +5,7 @@ Not collected by itself: `test_backup_workers.py` runs it in three processes und
 
 import contextlib
 import functools
+import json
 import logging
 import time
 
@@ -260,6 +261,53 @@ def test_what_did_not_count_is_said_at_the_end_of_fit(strategy, caplog):
     said = [record.getMessage() for record in caplog.records if "did not count" in record.msg]
     expected = "6 of 21 examples (29%) did not count in 3 updates, as their ranks came late: "
     assert said == ([expected + "rank 1 3 times."] if strategy.rank == 0 else [])
+
+
+class Interrupts(keras.callbacks.Callback):
+    def __init__(self, step):
+        super().__init__()
+        self.left = step
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+def test_a_checkpoint_goes_on_with_the_updates_that_it_has(strategy, board, tmp_path):
+    x, y = harness.regression_data(35)
+    make, counted = CASES["a loss of weights"], []
+
+    def train(*callbacks):
+        model, known = made(strategy, make), len(strategy.counted_ranks())
+        checkpoint = tfdp.callbacks.Checkpoint(tmp_path / "kept", every_steps=3)
+        options = {"batch_size": 7, "epochs": 2, "shuffle": False, "verbose": 0}
+        try:
+            model.fit(x, y, callbacks=[checkpoint, *callbacks], **options)
+        finally:
+            counted.append(strategy.counted_ranks()[known:])
+        return model
+
+    with pytest.raises(KeyboardInterrupt):
+        train(Interrupts(5))
+    model = train()
+    assert [len(each) for each in counted] == [5, 7]
+    replay = replayed(make, [*counted[0][:3], *counted[1]], x, y, 7, 2)
+    check_as(board, model, replay)
+
+
+def test_telemetry_counts_what_was_dropped_and_sent(strategy, tmp_path):
+    x, y = harness.regression_data(21)
+    model = made(strategy, CASES["a loss of weights"])
+    telemetry = tfdp.callbacks.Telemetry(tmp_path / "logs", tensorboard=False)
+    options = {"batch_size": 7, "shuffle": False, "verbose": 0}
+    late = Late(strategy, lambda step: 1 if step else None)  # the first step is traced, on all
+    model.fit(x, y, callbacks=[telemetry, late], **options)
+    text = (tmp_path / "logs" / f"rank{strategy.rank}.jsonl").read_text()
+    lines = [line for line in map(json.loads, text.splitlines()) if line["kind"] == "step"]
+    first, *others = [line["dropped_examples"] for line in lines]
+    assert first in (2, 3) and others == [2, 2]
+    assert all(line["bytes_sent"] > 0 for line in lines)
 
 
 def test_loops_of_ones_own_do_without_late_rows(strategy, board):
