@@ -5,6 +5,7 @@ Not collected by itself: `test_backup_workers.py` runs it in three processes und
 
 import contextlib
 import functools
+import json
 import logging
 import time
 
@@ -104,11 +105,18 @@ def made(strategy, make):
         return make()
 
 
-def replayed(make, counted, x, y, size, epochs):
+def begun(strategy, make, x, y):
+    """A model that has trained on seven examples, and the updates made before: all ranks trace."""
+    known, model = len(strategy.counted_ranks()), made(strategy, make)
+    model.fit(x[:7], y[:7], batch_size=7, shuffle=False, verbose=0)
+    return model, known
+
+
+def replayed(make, counted, x, y, size, epochs, first=()):
     """The model that one device trains on the rows of the ranks that counted."""
     harness.start_over()
     model = make()
-    for ranks, batch in zip(counted, batches(x, y, size, epochs), strict=True):
+    for ranks, batch in zip(counted, [*first, *batches(x, y, size, epochs)], strict=True):
         model.train_on_batch(*of_ranks(ranks, *batch))
     return model
 
@@ -185,19 +193,19 @@ def test_a_late_rank_drops_its_gradients_and_metrics_are_of_what_was_computed(
     computes, strategy, board
 ):
     x, y = harness.regression_data(35)
-    make = CASES["a loss of weights"]
-    model, known = made(strategy, make), len(strategy.counted_ranks())
+    make, first = CASES["a loss of weights"], [(x[:7], y[:7])]
+    model, known = begun(strategy, make, x, y)
     options = {"batch_size": 7, "epochs": 2, "shuffle": False, "verbose": 0}
     if computes:
         with late_with_gradients(strategy, turns):
             history = model.fit(x, y, **options).history
     else:
         history = model.fit(x, y, callbacks=[Late(strategy, turns)], **options).history
-    counted = strategy.counted_ranks()[known:]
+    before, *counted = strategy.counted_ranks()[known:]
     assert counted == [tuple(rank for rank in range(3) if rank != turns(i)) for i in range(10)]
-    check_as(board, model, replayed(make, counted, x, y, 7, 2))
-    harness.start_over()
-    replay, totals = make(), [np.zeros(3), np.zeros(3)]
+    check_as(board, model, replayed(make, [before, *counted], x, y, 7, 2, first))
+    replay = replayed(make, [before], x[:0], y[:0], 7, 0, first)
+    totals = [np.zeros(3), np.zeros(3)]
     for step, (ranks, batch) in enumerate(zip(counted, batches(x, y, 7, 2), strict=True)):
         seen = batch if computes else of_ranks(ranks, *batch)
         found = replay.test_on_batch(*seen, return_dict=True)
@@ -228,19 +236,18 @@ def test_a_rank_that_is_behind_catches_up_and_the_others_wait_for_no_metric(stra
             if strategy.rank != 2 and batch == 4:
                 board.post("five steps", True)
 
-    make = CASES["a loss of weights"]
-    model, known = made(strategy, make), len(strategy.counted_ranks())
+    make, first = CASES["a loss of weights"], [(x[:7], y[:7])]
+    model, known = begun(strategy, make, x, y)
     model.fit(x, y, batch_size=7, shuffle=False, verbose=0, callbacks=[Sees()])
     counted = strategy.counted_ranks()[known:]
-    assert counted[:5] == [(0, 1)] * 5
-    check_as(board, model, replayed(make, counted, x, y, 7, 1))
-    (own, *_), (rows, _) = seen, of_ranks([strategy.rank], x[:7], y[:7])
-    assert own.keys() == {"loss", "mae"}
+    assert counted[1:6] == [(0, 1)] * 5
+    check_as(board, model, replayed(make, counted, x, y, 7, 1, first))
+    assert seen[0].keys() == {"loss", "mae"}
     if strategy.rank != 2:
-        harness.start_over()
-        (targets,) = of_ranks([strategy.rank], y[:7])
-        error = np.abs(make().predict(rows, verbose=0) - targets).mean()
-        np.testing.assert_allclose(own["mae"], error, rtol=1e-5)
+        rows, targets = of_ranks([strategy.rank], x[:7], y[:7])
+        replay = replayed(make, counted[:1], x[:0], y[:0], 7, 0, first)
+        error = np.abs(replay.predict(rows, verbose=0) - targets).mean()
+        np.testing.assert_allclose(seen[0]["mae"], error, rtol=1e-5)
 
 
 def test_a_step_exchanges_gradients_alone(strategy):
@@ -252,7 +259,7 @@ def test_a_step_exchanges_gradients_alone(strategy):
 
 def test_what_did_not_count_is_said_at_the_end_of_fit(strategy, caplog):
     x, y = harness.regression_data(21)
-    model = made(strategy, CASES["a loss of weights"])
+    model, _ = begun(strategy, CASES["a loss of weights"], x, y)
     caplog.clear()
     with caplog.at_level(logging.WARNING, "tfdp"):
         options = {"batch_size": 7, "shuffle": False, "verbose": 0}
@@ -260,6 +267,53 @@ def test_what_did_not_count_is_said_at_the_end_of_fit(strategy, caplog):
     said = [record.getMessage() for record in caplog.records if "did not count" in record.msg]
     expected = "6 of 21 examples (29%) did not count in 3 updates, as their ranks came late: "
     assert said == ([expected + "rank 1 3 times."] if strategy.rank == 0 else [])
+
+
+class Interrupts(keras.callbacks.Callback):
+    def __init__(self, step):
+        super().__init__()
+        self.left = step
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+def test_a_checkpoint_goes_on_with_the_updates_that_it_has(strategy, board, tmp_path):
+    x, y = harness.regression_data(35)
+    make, counted = CASES["a loss of weights"], []
+
+    def train(*callbacks):
+        model, known = made(strategy, make), len(strategy.counted_ranks())
+        checkpoint = tfdp.callbacks.Checkpoint(tmp_path / "kept", every_steps=3)
+        options = {"batch_size": 7, "epochs": 2, "shuffle": False, "verbose": 0}
+        try:
+            model.fit(x, y, callbacks=[checkpoint, *callbacks], **options)
+        finally:
+            counted.append(strategy.counted_ranks()[known:])
+        return model
+
+    with pytest.raises(KeyboardInterrupt):
+        train(Interrupts(5))
+    model = train()
+    assert [len(each) for each in counted] == [5, 7]
+    replay = replayed(make, [*counted[0][:3], *counted[1]], x, y, 7, 2)
+    check_as(board, model, replay)
+
+
+def test_telemetry_counts_what_was_dropped_and_sent(strategy, tmp_path):
+    x, y = harness.regression_data(21)
+    model = made(strategy, CASES["a loss of weights"])
+    telemetry = tfdp.callbacks.Telemetry(tmp_path / "logs", tensorboard=False)
+    options = {"batch_size": 7, "shuffle": False, "verbose": 0}
+    late = Late(strategy, lambda step: 1 if step else None)  # the first step is traced, on all
+    model.fit(x, y, callbacks=[telemetry, late], **options)
+    text = (tmp_path / "logs" / f"rank{strategy.rank}.jsonl").read_text()
+    lines = [line for line in map(json.loads, text.splitlines()) if line["kind"] == "step"]
+    first, *others = [line["dropped_examples"] for line in lines]
+    assert first in (2, 3) and others == [2, 2]
+    assert all(line["bytes_sent"] > 0 for line in lines)
 
 
 def test_loops_of_ones_own_do_without_late_rows(strategy, board):
