@@ -132,23 +132,27 @@ def _row(options: CompileAheadOptions, name: str, topology: str) -> tuple[str, b
     from tfdp.strategy.xla.xla_devices import devices_of
 
     keras.config.set_dtype_policy(options.dtype_policy)
+<<<<<<< ours
     on_mesh: dict[str, Any] = {}
+=======
+    mesh = layout_map = None
+    chips = len(devices_of(topology))
+>>>>>>> theirs
     if options.model_axis > 1:
-        chips = len(devices_of(topology))
         mesh = {"batch": chips // options.model_axis, "model": options.model_axis}
-        on_mesh = {"mesh": mesh, "layout_map": _LAYOUT_MAPS[name]}
-    strategy = tfdp.XLAStrategy(topology, shard=options.shard, **on_mesh)
+        layout_map = _LAYOUT_MAPS[name]
+    strategy = tfdp.XLAStrategy(topology, shard=options.shard, mesh=mesh, layout_map=layout_map)
     keras.backend.clear_session()  # layers' names begin anew
     with strategy.scope():
         model = build_model(name)
-    rows = options.examples * strategy.num_replicas_in_sync
+    rows = options.examples * chips
     x = tf.TensorSpec([rows, *input_shape(name)], tf.int32 if name in OF_TOKENS else tf.float32)
     facts = strategy.compile_ahead(model, (x, tf.TensorSpec([rows], tf.int32)))
     memory = _CHIP_MEMORY.get(topology.split(":")[0])
     fits = memory is None or facts.memory_bytes < memory * 1e9
     cells = (
         name,
-        f"{topology}, {strategy.num_replicas_in_sync * options.model_axis} chips",
+        f"{topology}, {chips} chips",
         ", ".join(f"{facts.seconds[part]:.0f}" for part in ("trace", "lower", "compile")),
         ", ".join(f"{count} {kind}" for kind, count in facts.collectives.items()) or "none",
         f"{facts.bytes_moved / 1e6:.1f}",
