@@ -10,6 +10,24 @@ from tfdp.tools.bench.bench_models import OF_TOKENS, build_model, input_shape
 
 MODELS = ("mlp", "resnet50", "transformer", "lstm")
 
+# How weights are sharded along a second axis of the mesh: layers in pairs, by columns and by rows.
+_COLUMNS, _ROWS = (None, "model"), ("model", None)
+_LAYOUT_MAPS = {
+    "mlp": {
+        r"dense(_2|_4|_6|_8|_10)?/kernel": _COLUMNS,
+        r"dense(_2|_4|_6|_8|_10)?/bias": ("model",),
+        r"dense_(1|3|5|7|9|11)/kernel": _ROWS,
+    },
+    "transformer": {
+        r"(query|key|value)/kernel": (None, "model", None),
+        r"(query|key|value)/bias": ("model", None),
+        r"attention_output/kernel": ("model", None, None),
+        r"dense_[1357]/kernel": _COLUMNS,
+        r"dense_[1357]/bias": ("model",),
+        r"dense(_[246])?/kernel": _ROWS,
+    },
+}
+
 # The GB of a chip's memory, by what a topology's name begins with.
 _CHIP_MEMORY = {"v4": 32, "v5e": 16, "v5p": 95, "v6e": 32} | {
     name: kind.memory / 1e9 for name, kind in gpu_kinds.KINDS.items()
@@ -28,12 +46,20 @@ class CompileAheadOptions:
     shard: str | None = option(
         None, "what is cut beside the batch", choices=("optimizer", "parameters")
     )
+    model_axis: int = option(
+        1, "chips that share each layer, of mlp and transformer (%(default)s)", at_least=1
+    )
     dtype_policy: str = option(
         "float32", "Keras' (%(default)s)", choices=("float32", "mixed_bfloat16")
     )
 
     def __post_init__(self) -> None:
         check(self)
+        if self.model_axis > 1 and not set(self.models) <= set(_LAYOUT_MAPS):
+            raise ValueError(
+                f"`model_axis` must have layouts of each model, but received {self.models}. Use "
+                "--models mlp,transformer."
+            )
 
 
 def add_compile_ahead(commands: argparse._SubParsersAction) -> None:
@@ -102,19 +128,26 @@ def _row(options: CompileAheadOptions, name: str, topology: str) -> tuple[str, b
     import tensorflow as tf
 
     import tfdp
+    from tfdp.strategy.xla.xla_devices import devices_of
 
     keras.config.set_dtype_policy(options.dtype_policy)
-    strategy = tfdp.XLAStrategy(topology, shard=options.shard)
+    mesh = layout_map = None
+    chips = len(devices_of(topology))
+    if options.model_axis > 1:
+        mesh = {"batch": chips // options.model_axis, "model": options.model_axis}
+        layout_map = _LAYOUT_MAPS[name]
+    strategy = tfdp.XLAStrategy(topology, shard=options.shard, mesh=mesh, layout_map=layout_map)
+    keras.backend.clear_session()  # layers' names begin anew
     with strategy.scope():
         model = build_model(name)
-    rows = options.examples * strategy.num_replicas_in_sync
+    rows = options.examples * chips
     x = tf.TensorSpec([rows, *input_shape(name)], tf.int32 if name in OF_TOKENS else tf.float32)
     facts = strategy.compile_ahead(model, (x, tf.TensorSpec([rows], tf.int32)))
     memory = _CHIP_MEMORY.get(topology.split(":")[0])
     fits = memory is None or facts.memory_bytes < memory * 1e9
     cells = (
         name,
-        f"{topology}, {strategy.num_replicas_in_sync} chips",
+        f"{topology}, {chips} chips",
         ", ".join(f"{facts.seconds[part]:.0f}" for part in ("trace", "lower", "compile")),
         ", ".join(f"{count} {kind}" for kind, count in facts.collectives.items()) or "none",
         f"{facts.bytes_moved / 1e6:.1f}",

@@ -11,7 +11,7 @@ DOCS = pathlib.Path(__file__).parent.parent / "docs"
 
 
 # The first makes the devices, before anything runs on them.
-GUIDES = ("installing", "topologies", "optimizers", "memory", "xla")
+GUIDES = ("installing", "topologies", "optimizers", "memory", "mesh", "xla")
 
 
 def program(guide):

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tiers
 
 import tfdp
 
@@ -72,10 +73,16 @@ def test_it_goes_on_with_the_bits_of_one_that_was_never_ended(on_devices, never_
         np.testing.assert_array_equal(found, expected)
 
 
+ON_A_MESH = {"mesh": {"batch": 2, "model": 4}, "layout_map": {"dense.*kernel": ("model", None)}}
+
+
+@pytest.mark.parametrize(
+    ("count", "options"), tiers.first_of((2, {"shard": "parameters"}), (8, ON_A_MESH))
+)
 def test_on_other_devices_it_goes_on_within_rounding_and_says_so(
-    on_devices, never_ended, ended, caplog
+    on_devices, never_ended, ended, caplog, count, options
 ):
-    found = fitted(on_devices(2, shard="parameters"), ended)
+    found = fitted(on_devices(count, **options), ended)
     for expected, each in zip(never_ended, found, strict=True):
         np.testing.assert_allclose(each, expected, rtol=1e-4, atol=1e-5)
-    assert "devices were '4 x cpu' and are '2 x cpu'" in caplog.text
+    assert "devices were '4 x cpu' and are '2 " in caplog.text

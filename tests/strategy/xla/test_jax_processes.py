@@ -50,11 +50,12 @@ def trained(processes, devices, kind, shard, folder):
     tiers.first_of(
         ("pipeline", "parameters"),
         *(("arrays", None), ("pipeline", None), ("unseeded", None), ("strings", None)),
+        *(("arrays on a mesh", None), ("pipeline on a mesh", "parameters")),
     ),
 )
 def test_they_train_as_one_device(kind, shard, tmp_path):
     (one,) = trained(1, 1, kind, None, tmp_path)
-    first, second = trained(2, 2, kind, shard, tmp_path)
+    first, second = trained(2, 4 if "mesh" in kind else 2, kind, shard, tmp_path)
     for name, expected in one.items():
         np.testing.assert_array_equal(first[name], second[name])
         np.testing.assert_allclose(first[name], expected, rtol=2e-4, atol=2e-5, err_msg=name)
@@ -74,6 +75,7 @@ def test_loops_of_their_own_train_as_that_of_one_device(tmp_path):
     ("kind", "error"),
     tiers.first_of(
         ("unlike epochs", "`fit` must be alike on all ranks, but argument epochs is"),
+        ("mesh of columns", "With several processes `mesh` must begin with its axis"),
         (
             "unlike batches",
             "the same whole batch, but the batch on rank 1 is another one",

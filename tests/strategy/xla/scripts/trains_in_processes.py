@@ -17,7 +17,14 @@ import tfdp  # noqa: E402
 
 if kind != "unseeded":
     keras.utils.set_random_seed(1)
-strategy = tfdp.XLAStrategy(shard=None if shard == "None" else shard)
+options = {"shard": None if shard == "None" else shard}
+if "mesh" in kind and int(processes) > 1:
+    options["mesh"] = {"batch": jax.device_count() // 2, "model": 2}
+    if kind == "mesh of columns":
+        options["mesh"] = {"batch": 1, "model": jax.device_count()}
+    layouts = {"tanh/kernel": (None, "model"), "tanh/bias": ("model",), "top/k": ("model", None)}
+    options["layout_map"] = layouts
+strategy = tfdp.XLAStrategy(**options)
 if kind == "unseeded":
     keras.utils.set_random_seed(1 + int(number))  # the weights are the first process'
 with strategy.scope():
@@ -29,10 +36,10 @@ with strategy.scope():
     model = keras.Sequential(
         [
             *first,
-            keras.layers.Dense(512, activation="tanh"),
+            keras.layers.Dense(512, activation="tanh", name="tanh"),
             keras.layers.BatchNormalization(),
             keras.layers.Dropout(0.3),
-            keras.layers.Dense(130),
+            keras.layers.Dense(130, name="top"),
         ]
     )
     model.compile(
@@ -49,7 +56,7 @@ if kind == "strings":
     words = [[f"w{word}" for word in row] for row in rng.integers(0, 50, [76, 16])]
     x = np.array([[" ".join(row)] for row in words], object)
 batches = None
-if kind in ("pipeline", "strings"):
+if "pipeline" in kind or kind == "strings":
     batches = tfdp.data.pipeline((x, y), 30, seed=1)
 if kind == "unlike batches":
     batches = tf.data.Dataset.from_tensor_slices((x + np.float32(number), y)).batch(30)
