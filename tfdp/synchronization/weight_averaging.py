@@ -15,6 +15,9 @@ class Synchronization(abc.ABC):
     #: Whether replicas update by themselves, and so have their own weights between updates.
     replicas_differ: ClassVar[bool]
 
+    #: Whether each process of a cluster is a group of its own, which no step waits for.
+    ranks_apart: ClassVar[bool] = False
+
     #: Whether it has outer gradients, which can be compressed.
     has_outer_optimizer: ClassVar[bool] = False
 

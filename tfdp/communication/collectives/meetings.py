@@ -22,6 +22,16 @@ class Meetings:
     board: ControlChannel
 
     @property
+    def cluster_rank(self) -> int:
+        """The number of this process among all of the cluster, which are the group."""
+        return self.rank
+
+    @property
+    def cluster_size(self) -> int:
+        """Number of processes in the cluster, which are the group."""
+        return self.world_size
+
+    @property
     def said_by(self) -> str:
         """The beginning of errors that must name the rank."""
         return f"Rank {self.rank}: "

@@ -42,7 +42,13 @@ _update = contextvars.ContextVar("update", default=_NO_UPDATE)
 
 
 class Updating:
-    """Gradients are summed whole."""
+    """Gradients are summed whole.
+
+    Attributes:
+      ends_with_epochs: Whether an epoch of `fit` ends what updates have left open; else `fit` does.
+    """
+
+    ends_with_epochs = True
 
     def building(
         self, optimizer: BaseOptimizer, variables: Sequence[Any]

@@ -17,6 +17,7 @@ from tfdp.communication.replicas import BatchShard, sharder_of
 from tfdp.keras import scope_errors, step_recording
 from tfdp.keras.divergent_variables import check_round_ended
 from tfdp.keras.trainer import step_agreement
+from tfdp.keras.trainer.feeding import takes_turns
 
 # Where Keras keeps the functions of its methods.
 _FUNCTIONS = {
@@ -49,7 +50,8 @@ def made(
             try:
                 return run(_cuts(strategy, iterator))
             except tf.errors.OutOfRangeError:
-                steps.end_data()
+                if not (trains and takes_turns(strategy)):  # else the step is no step of anyone's
+                    steps.end_data()
                 raise
 
     function.recorder = recorder  # type: ignore[attr-defined]

@@ -1,0 +1,166 @@
+"""What ranks that train apart do, asserted on every rank.
+
+Not collected by itself: `test_asynchronous.py` runs it in every process of a cluster.
+"""
+
+import collections
+import csv
+import itertools
+import json
+import os
+import pathlib
+
+import asynchronous_replay
+import harness
+import keras
+import numpy as np
+import pytest
+
+import tfdp
+from tfdp.base import batch_shards
+from tfdp.synchronization import Asynchronous
+
+FOLDER = pathlib.Path(os.environ.get("TFDP_TESTS_FOLDER", "."))
+EVERY, RATE, MOMENTUM = 3, 0.7, 0.3
+EXAMPLES, BATCH = 70, 8
+
+
+@pytest.fixture(scope="module")
+def strategy():
+    """The strategy, of which a process of a cluster can make one."""
+    made = tfdp.DataParallelStrategy(
+        [f"CPU:{device}" for device in range(int(os.environ["TFDP_TESTS_DEVICES"]))],
+        synchronization=Asynchronous(EVERY, 2, RATE, MOMENTUM),
+        timeout_seconds=200,
+    )
+    homes = made.extended.processes.homes
+    homes.record()
+    homes.wait_for_all("the records")
+    return made
+
+
+@pytest.fixture
+def homes(strategy):
+    return strategy.extended.processes.homes
+
+
+@pytest.fixture
+def taken(strategy, monkeypatch):
+    """The parts that this rank has taken, by pass."""
+    turns, found = strategy.extended.processes.turns, collections.defaultdict(list)
+    dataset = turns.dataset
+
+    def recorded():
+        turn = dataset()
+
+        def noted(number, last):
+            found[number].append(turn(number, last))
+            return found[number][-1]
+
+        return noted
+
+    monkeypatch.setattr(turns, "dataset", recorded)
+    return found
+
+
+def of_all_ranks(strategy, name, value):
+    """What each rank says, by rank."""
+    path = FOLDER / f"{name} {strategy.rank}"
+    path.write_text(json.dumps(value))
+    strategy.extended.processes.homes.wait_for_all(name)
+    return [
+        json.loads((FOLDER / f"{name} {rank}").read_text()) for rank in range(strategy.world_size)
+    ]
+
+
+def joined(lists):
+    return list(itertools.chain.from_iterable(lists))
+
+
+def flat(weights):
+    return np.concatenate([np.ravel(each) for each in weights])
+
+
+def parts_of(x, y, ranks):
+    """The parts of all batches, in order."""
+    found = []
+    for start in range(0, len(x), BATCH):
+        rows = [array[start : start + BATCH] for array in (x, y)]
+        ends = np.cumsum(batch_shards.share_sizes(len(rows[0]), ranks))
+        for a, b in zip([0, *ends[:-1]], ends, strict=True):
+            if b > a:
+                found.append([array[a:b] for array in rows])
+    return found
+
+
+def model_of(strategy):
+    harness.start_over(seed=strategy.rank)  # each begins otherwise, and goes on from rank 0's
+    with strategy.scope():
+        return harness.dense_model(keras.optimizers.Adam(0.02), metrics=())
+
+
+def test_training_is_that_of_one_device_in_the_order_of_arrivals(strategy, homes, taken):
+    x, y = harness.regression_data(EXAMPLES)
+    epochs = 2
+    model = model_of(strategy)
+    model.fit(x, y, batch_size=BATCH, epochs=epochs, shuffle=False, verbose=0)
+    name = vars(model.optimizer)["tfdp_vector"]
+    events, ends = homes.events(name), flat(model.get_weights())
+
+    parts = parts_of(x, y, strategy.world_size)
+    mine = [[each for each in taken[epoch] if each < len(parts)] for epoch in range(epochs)]
+    told = of_all_ranks(strategy, "taken", [mine, ends.tolist(), int(model.optimizer.iterations)])
+    for epoch in range(epochs):
+        assert sorted(joined(each[0][epoch] for each in told)) == list(range(len(parts)))
+    for each, other, updates in told:
+        assert other == ends.tolist()
+        assert updates == sum(map(len, each))
+
+    workers, batches = [], []
+    for each, _, _ in told:
+        harness.start_over(seed=0)
+        workers.append(harness.dense_model(keras.optimizers.Adam(0.02), metrics=()))
+        batches.append(iter([parts[part] for part in joined(each)]))
+    first = flat(workers[0].get_weights())
+
+    def trained(rank, number, weights):
+        worker, place, given = workers[rank], 0, []
+        for variable in worker.get_weights():
+            given.append(weights[place : place + variable.size].reshape(variable.shape))
+            place += variable.size
+        worker.set_weights(given)
+        for _, batch in zip(range(EVERY), batches[rank], strict=False):
+            worker.train_on_batch(*batch)
+        return flat(worker.get_weights())
+
+    expected = asynchronous_replay.replay(
+        events, first, trained, strategy.world_size, RATE, MOMENTUM
+    )
+    harness.assert_close_arrays([ends], [expected], 1e-5, "weights")
+
+
+def test_all_ranks_evaluate_all_examples_alike_and_rank_0_alone_writes_files(strategy, taken):
+    x, y = harness.regression_data(EXAMPLES)
+    model = model_of(strategy)
+    path, log = FOLDER / f"of {strategy.rank}.keras", FOLDER / f"of {strategy.rank}.csv"
+    callbacks = [keras.callbacks.ModelCheckpoint(path), keras.callbacks.CSVLogger(log)]
+    told = model.fit(
+        x, y, batch_size=BATCH, epochs=2, verbose=0, validation_data=(x, y), callbacks=callbacks
+    )
+    assert all(np.isfinite(told.history[name]).all() for name in ("loss", "val_loss"))
+    loss = model.evaluate(x, y, batch_size=BATCH, verbose=0)
+    assert loss == pytest.approx(float(np.mean((model.predict(x, verbose=0) - y) ** 2)), rel=1e-5)
+    assert len(set(of_all_ranks(strategy, "losses", loss))) == 1
+    assert path.exists() == log.exists() == (strategy.rank == 0)
+    if strategy.rank == 0:
+        assert len(list(csv.DictReader(log.open()))) == 2
+    parts = parts_of(x, y, strategy.world_size)
+    mine = [each for each in taken[0] if each < len(parts)]
+    every = joined(of_all_ranks(strategy, "parts", mine))
+    assert sorted(every) == list(range(len(parts)))
+
+
+def test_a_second_strategy_is_refused(strategy):
+    for other in Asynchronous(2), None:
+        with pytest.raises(tfdp.errors.ClusterError, match="one strategy whose ranks train apart"):
+            tfdp.DataParallelStrategy(synchronization=other)
