@@ -160,6 +160,27 @@ def test_all_ranks_evaluate_all_examples_alike_and_rank_0_alone_writes_files(str
     assert sorted(every) == list(range(len(parts)))
 
 
+def test_moving_statistics_are_the_mean_of_those_of_all_ranks(strategy):
+    x, y = harness.regression_data(EXAMPLES)
+    found = {}
+
+    class Own(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            found["own"] = [each.numpy().tolist() for each in self.model.non_trainable_variables]
+
+    harness.start_over(seed=strategy.rank)
+    with strategy.scope():
+        model = keras.Sequential(
+            [keras.Input((5,)), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+        )
+        model.compile(keras.optimizers.SGD(0.01), "mse")
+    model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0, callbacks=[Own()])
+    every = of_all_ranks(strategy, "statistics", found["own"])
+    assert any(other != every[0] for other in every)
+    for variable, *own in zip(model.non_trainable_variables, *every, strict=True):
+        np.testing.assert_allclose(variable.numpy(), np.mean(own, 0), rtol=1e-5, atol=1e-6)
+
+
 def test_a_second_strategy_is_refused(strategy):
     for other in Asynchronous(2), None:
         with pytest.raises(tfdp.errors.ClusterError, match="one strategy whose ranks train apart"):

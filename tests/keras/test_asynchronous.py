@@ -93,9 +93,9 @@ def test_a_rank_that_is_killed_does_not_end_the_others(dies, comes_again, tmp_pa
     options = ["--max-restarts", str(int(comes_again))]
     script = CASES.with_name("killed_apart.py")
     paths = os.pathsep.join([str(CASES.parents[1]), os.environ.get("PYTHONPATH", "")])
+    of_rank = [sys.executable, str(script), str(tmp_path), str(dies), str(comes_again)]
     ended = subprocess.run(
-        [*command[:-1], *options, "--"]
-        + [sys.executable, str(script), str(tmp_path), str(dies), str(comes_again)],
+        [*command[:-1], *options, "--", *of_rank],
         env={**os.environ, "PYTHONPATH": paths},
         capture_output=True,
         text=True,

@@ -90,7 +90,8 @@ def train():
                 return
             (processes,) = cluster_processes._joined
             begun = processes.progress().begun
-            while processes.board.signs()[0][1]["begun"] <= begun:
+            signs = processes.board.signs  # of rank 0 there may be none yet
+            while 0 not in (seen := signs()) or seen[0][1]["begun"] <= begun:
                 time.sleep(0.05)
             with open(os.path.join(os.environ[FOLDER], "killed"), "w") as file:
                 file.write(str(time.monotonic()))

@@ -11,7 +11,7 @@ from typing import Any
 
 from tfdp.base import hooks
 from tfdp.keras.optimizer.local_sgd_rounds import end_averages
-from tfdp.keras.optimizer.updating import end_rounds
+from tfdp.keras.optimizer.optimizer_hooks import end_rounds
 from tfdp.keras.replica_step import StrategyState
 from tfdp.keras.run.replica_functions import around_replicas
 from tfdp.keras.trainer.compiled_steps import compile_ahead

@@ -138,6 +138,14 @@ def test_a_rank_that_is_too_far_ahead_waits(staleness):
     assert len(done) == staleness
 
 
+def test_all_ranks_get_the_mean_of_what_each_has():
+    def run(homes):
+        given = np.float64([homes.rank, 1.0])
+        return [homes.mean("state", given).tolist(), homes.mean("state", 2 * given).tolist()]
+
+    assert on_ranks(3, run) == [[[1.0, 1.0], [2.0, 2.0]]] * 3
+
+
 def test_parts_are_taken_in_turn_and_once():
     def run(homes):
         last, taken = -1, []

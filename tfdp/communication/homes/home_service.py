@@ -49,6 +49,7 @@ class HomeService:
       holders: Of each shard the rank that is its home.
       rounds: By the name of a vector how many rounds each rank has had that trains.
       marks: By the name of a meeting how often each rank has come to it.
+      brought: By the name of a meeting, and which time it is, what each rank has come with.
       highest: By the name of a vector the most rounds that a rank has had.
       turns: By the name of data and the number of a pass the next turn that is given.
       passes: By the name of data the last pass over them that a rank has begun.
@@ -78,6 +79,7 @@ class HomeService:
         self.holders = list(range(num_ranks))
         self.rounds: dict[str, dict[int, int]] = collections.defaultdict(self.at_start)
         self.marks: dict[str, dict[int, int]] = collections.defaultdict(dict)
+        self.brought: dict[tuple[str, int], dict[int, bytes]] = collections.defaultdict(dict)
         self.highest: dict[str, int] = collections.defaultdict(int)
         self.turns: dict[tuple[str, int], int] = {}
         self.passes: dict[str, int] = {}
@@ -112,6 +114,10 @@ class HomeService:
             self.rounds[name].pop(rank, None)
         elif does == "mark":
             self.marks[name][rank] = header["count"]
+            self.brought[name, header["count"]][rank] = payload
+        elif does == "taken":
+            taken = self.weights[name].taken
+            return {}, b"" if taken is None else taken.tobytes()
         elif does == "turn":
             key = (name, header["pass"])
             self.turns[key] = max(self.turns.get(key, 0), header["last"] + 1) + 1

@@ -14,9 +14,9 @@ each of them. A rank that comes again takes the current weights, and the home of
 where it is.
 """
 
-import asyncio
 import collections
-import time
+import contextlib
+import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -24,15 +24,13 @@ import numpy as np
 
 from tfdp.cluster.peers import Peers
 from tfdp.cluster.spec import host_of, is_loopback, join_address
+from tfdp.communication.homes.home_requests import HomeRequests
 from tfdp.communication.homes.home_service import HomeService
 from tfdp.communication.homes.shard_home import Event, OuterUpdate
-from tfdp.errors import CollectiveTimeoutError, RankLostError
+from tfdp.errors import RankLostError
 
 # Returns in words how ranks differ that must not, given what each has said of itself.
 Differ: TypeAlias = Callable[[list[dict[str, Any]]], str | None]
-
-# How often a wait looks whether its deadline is over, and how soon another home is asked.
-_LOOK_SECONDS, _RETRY_SECONDS = 1.0, 0.02
 
 
 def _never(told: list[dict[str, Any]]) -> str | None:
@@ -78,12 +76,11 @@ class WeightHomes:
         differ: Differ = _never,
     ) -> None:
         self.rank, self.num_ranks = rank, len(addresses)
-        self._staleness, self._timeout_seconds = staleness, timeout_seconds
+        self._staleness = staleness
         # Sooner than the rank that asks would give its home up for them.
         first_seconds = timeout_seconds / 2
         self._here = HomeService(rank, self.num_ranks, update, first_seconds, said or {})
         self._described, self._differ = described or {}, differ
-        self._met: collections.Counter[str] = collections.Counter()
         self._peers = Peers(
             rank,
             addresses,
@@ -94,6 +91,7 @@ class WeightHomes:
             timeout_seconds,
             self._welcome,
         )
+        self._requests = HomeRequests(self._here, self._peers, timeout_seconds)
         try:
             self._peers.start(there)
             self._peers.run(self._join())
@@ -155,9 +153,14 @@ class WeightHomes:
         """Returns the number of rounds that this rank has had, or begins with."""
         return self._here.rounds[name].get(self.rank, 0)
 
+    def mean(self, what: str, values: np.ndarray) -> np.ndarray:
+        """Returns the mean of what all ranks that are alive call it with; all must."""
+        told = self._peers.run(self._requests.meet(what, values.tobytes()))
+        return np.mean([np.frombuffer(each, values.dtype) for each in told.values()], 0)
+
     def wait_for_all(self, what: str) -> None:
         """Waits until all ranks that are alive have come to as many calls on `what`."""
-        self._peers.run(self._meet(what))
+        self._peers.run(self._requests.meet(what))
 
     def record(self) -> None:
         """Lets homes that are made from now on, on this rank, record what happens, for a replay."""
@@ -221,57 +224,70 @@ class WeightHomes:
     async def _begin(self, name: str, weights: np.ndarray) -> np.ndarray:
         here, rounds = self._here, self._here.rounds[name]
         here.make(name, len(weights), weights.dtype)
-        await self._at_homes(name, {"do": "begin"}, weights) if self.rank == 0 else None
+        await self._requests.at_homes(name, {"do": "begin"}, weights) if self.rank == 0 else None
         number = min((rounds[rank] for rank in self._peers.alive & rounds.keys()), default=0)
-        await self._tell_all({"do": "round", "name": name, "round": number})
+        await self._requests.tell_all({"do": "round", "name": name, "round": number})
         return (await self._take(name, number)).copy()
 
     async def _exchange(self, name: str, weights: np.ndarray) -> np.ndarray:
         number = await self._push(name, weights)
-        await self._until(lambda: self._behind(name, number), f"a round of {name}")
+        await self._requests.until(lambda: self._behind(name, number), f"a round of {name}")
         return (await self._take(name, number)).copy()
 
     async def _end(self, weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         numbers = {name: await self._push(name, each) for name, each in weights.items()}
         for name in weights:  # nobody waits for a round of a rank that trains no more
-            await self._tell_all({"do": "rest", "name": name})
-        while True:
-            lost = dict(self._peers.lost)
-            await self._meet("the end of a training")
-            taken = {name: await self._take(name, number) for name, number in numbers.items()}
+            await self._requests.tell_all({"do": "rest", "name": name})
+        await self._requests.meet("the end of a training")
+        taken = {}
+        for name, number in numbers.items():
+            taken[name] = await self._take(name, number)
+            self._here.rounds[name] = self._here.at_start(self._here.highest[name])
+        sums = zlib.crc32(b"".join(each.tobytes() for each in taken.values())).to_bytes(4, "big")
+        # Else one whose program ends would take its shard along.
+        told = await self._requests.meet("the weights at the end of a training", sums)
+        if any(other != sums for other in told.values()):  # a home was lost meanwhile
             for name in weights:
-                self._here.rounds[name] = self._here.at_start(self._here.highest[name])
-            # Else one whose program ends would take its shard along.
-            await self._meet("the weights at the end of a training")
-            if lost == self._peers.lost:
-                return {name: each.copy() for name, each in taken.items()}
+                taken[name] = self._here.weights[name].taken = await self._taken_by_first(name)
+            await self._requests.meet("the weights of the first rank")
+        return {name: each.copy() for name, each in taken.items()}
+
+    async def _taken_by_first(self, name: str) -> np.ndarray:
+        """Returns what the first rank that is alive has taken last."""
+        while True:
+            with contextlib.suppress(RankLostError):
+                _, data = await self._peers.ask(
+                    min(self._peers.alive), {"do": "taken", "name": name}
+                )
+                return np.frombuffer(data, self._here.weights[name].dtype).copy()
+            self._requests.check_own()
 
     async def _push(self, name: str, weights: np.ndarray) -> int:
         known, rounds = self._here.weights[name], self._here.rounds[name]
         assert known.taken is not None
         number = rounds.get(self.rank, 0) + 1
-        await self._at_homes(name, {"do": "push", "round": number}, weights - known.taken)
-        await self._tell_all({"do": "round", "name": name, "round": number})
+        await self._requests.at_homes(name, {"do": "push", "round": number}, weights - known.taken)
+        await self._requests.tell_all({"do": "round", "name": name, "round": number})
         return number
 
     async def _take(self, name: str, number: int) -> np.ndarray:
         known = self._here.weights[name]
         taken = np.empty(known.size, known.dtype)
-        await self._at_homes(name, {"do": "take", "round": number}, into=taken)
+        await self._requests.at_homes(name, {"do": "take", "round": number}, into=taken)
         known.taken, known.number = taken, number
         return taken
 
     async def _turn(self, name: str, number: int, last: int) -> int:
         of_pass = {"name": name, "pass": number}
         if last < 0:
-            await self._tell_all({"do": "pass"} | of_pass)
+            await self._requests.tell_all({"do": "pass"} | of_pass)
         while True:
             try:
                 gives = min(self._peers.alive)
                 told, _ = await self._peers.ask(gives, {"do": "turn", "last": last} | of_pass)
                 return int(told["turn"])
             except RankLostError:
-                self._check_own()
+                self._requests.check_own()
 
     async def _events(self, name: str) -> list[list[Event]]:
         found = []
@@ -281,123 +297,8 @@ class WeightHomes:
             found.append([Event(*event) for event in told["events"]])
         return found
 
-    async def _meet(self, what: str) -> None:
-        self._met[what] += 1
-        count, marks = self._met[what], self._here.marks[what]
-        await self._tell_all({"do": "mark", "name": what, "count": count})
-        await self._until(
-            lambda: [rank for rank in self._peers.alive if marks.get(rank, 0) < count], what
-        )
-
-    # ---- the ways to the others
-
-    async def _at_homes(
-        self,
-        name: str,
-        header: dict[str, Any],
-        sent: np.ndarray | None = None,
-        into: np.ndarray | None = None,
-    ) -> None:
-        """Asks the homes of all shards, each for its own; where one is lost, the next.
-
-        Args:
-          name: What is exchanged.
-          header: What they are asked.
-          sent: What is sent, of which each home is given its shards; None: nothing.
-          into: Where what they answer is put; None: they answer nothing.
-        """
-        left = set(range(self.num_ranks))
-        while left:
-            self._check_own()
-            of_holder: dict[int, list[int]] = {}
-            for shard in sorted(left):
-                of_holder.setdefault(self._here.holders[shard], []).append(shard)
-            asked = [
-                self._at_home(holder, shards, name, header, sent, into)
-                for holder, shards in of_holder.items()
-            ]
-            before = len(left)
-            for done in _results(await asyncio.gather(*asked, return_exceptions=True)):
-                left.difference_update(done)
-            if len(left) == before:
-                await asyncio.sleep(_RETRY_SECONDS)  # until all know where homes are now
-
-    async def _at_home(
-        self,
-        holder: int,
-        shards: list[int],
-        name: str,
-        header: dict[str, Any],
-        sent: np.ndarray | None,
-        into: np.ndarray | None,
-    ) -> list[int]:
-        """Asks one home, and returns the shards for which it has answered."""
-        known = self._here.weights[name]
-        spans = [known.shard(shard) for shard in shards]
-        told, data = await self._peers.ask(
-            holder,
-            header
-            | {"name": name, "size": known.size, "dtype": known.dtype.name, "shards": shards}
-            | {"versions": [known.versions[shard] for shard in shards]},
-            b"" if sent is None else b"".join(sent[span].tobytes() for span in spans),
-        )
-        if "late" in told:
-            raise CollectiveTimeoutError(
-                f"Rank {self.rank}: rank 0 must bring the first weights of {name} within "
-                f"{self._timeout_seconds / 2:g} s, but did not. Look at its output; "
-                "`timeout_seconds` allows more time."
-            )
-        if "holders" in told:
-            self._here.holders[:] = told["holders"]
-            self._here.move(self._peers.gone)
-            return []
-        if into is not None:
-            found, place = np.frombuffer(data, known.dtype), 0
-            for shard, span, version in zip(shards, spans, told["versions"], strict=True):
-                count = span.stop - span.start
-                into[span] = found[place : place + count]
-                place, known.versions[shard] = place + count, version
-        return shards
-
-    async def _tell_all(self, header: dict[str, Any]) -> None:
-        """Tells all ranks, this one too; one that is lost meanwhile need not hear it."""
-        self._check_own()
-        asked = [self._peers.ask(rank, header) for rank in sorted(self._peers.alive)]
-        _results(await asyncio.gather(*asked, return_exceptions=True))
-
-    def _check_own(self) -> None:
-        if self._peers.failure is not None:
-            raise self._peers.failure
-
     def _behind(self, name: str, number: int) -> list[int]:
         """Returns the ranks that are so far behind that this one waits for them."""
         rounds = self._here.rounds[name]
         training = self._peers.alive & rounds.keys()
         return [rank for rank in training if number - rounds[rank] > self._staleness]
-
-    async def _until(self, missing: Callable[[], list[int]], what: str) -> None:
-        """Waits until no rank is missing; those are given up where there is no news for long."""
-        last_news = time.monotonic()
-        while missing():
-            self._check_own()
-            if await self._here.news(_LOOK_SECONDS):
-                last_news = time.monotonic()
-            elif time.monotonic() - last_news > self._timeout_seconds:
-                for rank in missing():
-                    self._peers.lose(
-                        rank,
-                        f"{what} did not come from it within {self._timeout_seconds:g} s; "
-                        "`timeout_seconds` allows more",
-                    )
-
-
-def _results(found: Sequence[Any]) -> list[Any]:
-    """Returns what was answered, without what lost ranks have not; raises other errors."""
-    answered = []
-    for each in found:
-        if isinstance(each, RankLostError):
-            continue
-        if isinstance(each, BaseException):
-            raise each
-        answered.append(each)
-    return answered

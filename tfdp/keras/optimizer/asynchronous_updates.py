@@ -83,6 +83,14 @@ class AsynchronousUpdates(Updating):
             held = variables_of_optimizer(optimizer)
             _set(held, _processes(optimizer).homes.end({name: _joined(held)})[name])
 
+    def end_state(self, strategy: Any, variables: Sequence[Any]) -> None:
+        """Gives all ranks the mean of what their layers keep, such as moving statistics."""
+        held = [each for each in variables if tf.as_dtype(each.dtype).is_floating]
+        processes = processes_of(strategy)
+        assert isinstance(processes, RanksApart)
+        if held and processes.cluster_size > 1:
+            _set(held, processes.homes.mean("the state of layers", _joined(held)))
+
 
 def _exchange(
     optimizer: BaseOptimizer, step: ReplicaStep, values: list[Value], are_own: list[bool]

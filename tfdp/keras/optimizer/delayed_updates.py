@@ -1,13 +1,12 @@
 """Updates by the gradients of an earlier step, whose sum travels while this one computes.
 
 The program is that of one device which delays its gradients: it updates by those that have waited
-long enough, and lets its own wait. What waits are summands, as of an accumulated gradient, so that
-replicas need no sum of the gradients that they compute. The oldest are summed by code of the
-replicas' own, which nothing of the step must come before.
+long enough, and lets its own wait. What waits is partial, as an accumulated gradient is, so that
+replicas need no sum of the gradients that they compute. The oldest are summed by a per-replica
+call, which nothing of the step must come before.
 """
 
 import contextlib
-import contextvars
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
@@ -29,7 +28,7 @@ from tfdp.keras._keras import (
 )
 from tfdp.keras.nested_optimizers import innermost, is_wrapper
 from tfdp.keras.optimizer.per_replica_updates import PerReplicaUpdates, call, when
-from tfdp.keras.optimizer.update_protocol import Apply
+from tfdp.keras.optimizer.update_protocol import Apply, traced_update, tracing
 from tfdp.keras.replica_step import ReplicaStep
 
 # The attribute of an optimizer with what waits, where `tfdp.callbacks.checkpoint` finds it. In
@@ -38,13 +37,6 @@ _WAITING = "tfdp_waiting"
 
 # The attribute with the programs that apply all that waits, by the keys of the variables.
 _ENDS = "tfdp_ends_of_delay"
-
-# The sums by which the update that is being traced is made, by an optimizer's id and a variable's
-# key.
-_due: contextvars.ContextVar[dict[int, dict[str, tf.Tensor]]] = contextvars.ContextVar("due")
-
-# Whether what waits is applied without anything new.
-_ending: contextvars.ContextVar[bool] = contextvars.ContextVar("ending", default=False)
 
 
 class DelayedUpdates(PerReplicaUpdates):
@@ -82,7 +74,7 @@ class DelayedUpdates(PerReplicaUpdates):
         self, optimizer: BaseOptimizer, gradients: list[Value | None], variables: Sequence[Any]
     ) -> Iterator[list[Value | None]]:
         """Sums what is due, before anything else of the update."""
-        if _ending.get():
+        if traced_update().ends_delay:
             yield gradients
             return
         pairs = zip(gradients, variables, strict=False)
@@ -92,11 +84,8 @@ class DelayedUpdates(PerReplicaUpdates):
             for one in innermost(optimizer)
             if _WAITING in vars(one)
         }
-        token = _due.set(due)
-        try:
+        with tracing(due=due):
             yield gradients
-        finally:
-            _due.reset(token)
 
     def applying(
         self,
@@ -106,7 +95,7 @@ class DelayedUpdates(PerReplicaUpdates):
         apply: Apply,
     ) -> None:
         """Updates by what is due, if there is something, and lets gradients wait in its place."""
-        if _WAITING not in vars(optimizer) or _ending.get():
+        if _WAITING not in vars(optimizer) or traced_update().ends_delay:
             apply(gradients)
             return
         given = [_dense(*pair) for pair in zip(gradients, variables, strict=True)]
@@ -157,7 +146,7 @@ class DelayedUpdates(PerReplicaUpdates):
         if not optimizer.gradient_accumulation_steps:
             return list(gradients)
         due = _due_of(optimizer, gradients, variables)
-        if not _ending.get():
+        if not traced_update().ends_delay:
             _wait(optimizer, gradients, variables)
         return step_recording.update(due)
 
@@ -192,8 +181,7 @@ def _apply(optimizer: BaseOptimizer, place: int, keys: Sequence[str]) -> None:
         if key_of_variable(optimizer, each) in keys
     ]
     due = [sums[key_of_variable(optimizer, each)] for each in variables]
-    token = _ending.set(True), _due.set({id(optimizer): sums})
-    try:
+    with tracing(due={id(optimizer): sums}, ends_delay=True):
         if not optimizer.gradient_accumulation_steps:
             BaseOptimizer.apply(optimizer, due, variables)
             return
@@ -207,9 +195,6 @@ def _apply(optimizer: BaseOptimizer, place: int, keys: Sequence[str]) -> None:
         for accumulator, value in zip(accumulators, kept, strict=True):
             accumulator.assign(value)
         iterations.assign_add(place_in_window)
-    finally:
-        _ending.reset(token[0])
-        _due.reset(token[1])
 
 
 def _summed(
@@ -243,7 +228,7 @@ def _due_of(
     optimizer: BaseOptimizer, gradients: Sequence[Value | None], variables: Sequence[Any]
 ) -> list[Value | None]:
     """Returns the sums that are due in place of gradients."""
-    due = _due.get({}).get(id(optimizer))
+    due = traced_update().due.get(id(optimizer))
     if due is None:  # of an optimizer within another, which has it as no attribute of Keras'
         due = _summed(optimizer, 0, _keys(optimizer, variables), None)
     return [

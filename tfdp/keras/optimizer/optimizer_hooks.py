@@ -14,6 +14,8 @@ import tensorflow as tf
 
 from tfdp.base.hooks import cover, hook
 from tfdp.communication.replicas import HasReplicas, Value, one_device, replicas_of
+from tfdp.compression import Compression, UpdateCompression
+from tfdp.compression.exchange import ExchangeOptions, exchange_of
 from tfdp.keras import rate_check, scope_errors, step_recording
 from tfdp.keras._keras import (
     BaseOptimizer,
@@ -23,10 +25,58 @@ from tfdp.keras._keras import (
     strategy_of_optimizer,
     variables_of_optimizer,
 )
-from tfdp.keras.nested_optimizers import is_outer
+from tfdp.keras.nested_optimizers import is_outer, optimizers_of
 from tfdp.keras.optimizer import run_updates, update_protocol
-from tfdp.keras.optimizer.updating import updating_of
+from tfdp.keras.optimizer.asynchronous_updates import AsynchronousUpdates
+from tfdp.keras.optimizer.compressed_shards import CompressedParts
+from tfdp.keras.optimizer.compressed_updates import Compressed, CompressedUpdates
+from tfdp.keras.optimizer.delayed_updates import DelayedUpdates
+from tfdp.keras.optimizer.local_sgd_rounds import LocalSGDRounds
+from tfdp.keras.optimizer.sharded_updates import ShardedUpdates
+from tfdp.keras.optimizer.update_protocol import Updating
 from tfdp.keras.replica_step import ReplicaStep, current
+from tfdp.synchronization import Asynchronous, Delayed
+from tfdp.synchronization.weight_averaging import WeightAveraging
+
+
+def updating_of(optimizer: BaseOptimizer) -> Updating:
+    """Returns what becomes of the gradients that reach an optimizer, and of what it keeps."""
+    exchange = exchange_of(strategy_of_optimizer(optimizer))
+    if update_protocol.traced_update().is_of_one_replica:  # nothing is sent
+        exchange = ExchangeOptions(None, None, exchange.shard)
+    if is_outer(optimizer):
+        return Updating()
+    if exchange.shard is not None:
+        of_windows = exchange.shard != "optimizer"
+        if isinstance(exchange.compression, UpdateCompression):
+            return CompressedParts(of_windows, exchange.compression)
+        return ShardedUpdates(of_windows, exchange.cast)
+    if isinstance(exchange.synchronization, Asynchronous):
+        return AsynchronousUpdates(exchange.synchronization.every)
+    if isinstance(exchange.synchronization, Delayed):
+        return DelayedUpdates(exchange.synchronization.steps)
+    if isinstance(exchange.synchronization, WeightAveraging):
+        return LocalSGDRounds(exchange.synchronization)
+    if isinstance(exchange.compression, UpdateCompression):
+        return CompressedUpdates(exchange.compression)
+    if isinstance(exchange.compression, Compression):
+        return Compressed(exchange.compression)
+    return Updating()
+
+
+def end_rounds(strategy: Any, owner: Any, with_epoch: bool = False) -> None:
+    """Ends what the updates of optimizers have left open; all processes must call it.
+
+    Args:
+      strategy: The strategy.
+      owner: An optimizer, or a model, for its optimizers and the state of its layers.
+      with_epoch: Whether it is the end of an epoch of `fit`, at which some stays open.
+    """
+    for one in optimizers_of(owner):
+        updating = updating_of(one)
+        if not with_epoch or updating.ends_with_epochs:
+            updating.end(strategy, one)
+            updating.end_state(strategy, getattr(owner, "non_trainable_variables", ()))
 
 
 @hook(TFOptimizer, "__init__")

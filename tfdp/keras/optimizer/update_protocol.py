@@ -8,10 +8,12 @@ summed, and accumulated gradients are summands until a window closes.
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterator, Sequence
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import keras
+import tensorflow as tf
 
 from tfdp.communication.replicas import Value, replicas_of
 from tfdp.keras import step_recording
@@ -30,11 +32,16 @@ class TracedUpdate(NamedTuple):
       variables: What the innermost updates, in the order of the gradients that it clips.
       is_of_one_replica: Whether its gradients are whole, as one replica has computed them of the
         whole batch; nobody sends them.
+      due: The sums of earlier gradients that it applies, by the id of an optimizer and the key of a
+        variable.
+      ends_delay: Whether it applies these alone, and no gradients wait in their place.
     """
 
     outermost: Any = None
     variables: Sequence[Any] = ()
     is_of_one_replica: bool = False
+    due: Mapping[int, Mapping[str, tf.Tensor]] = types.MappingProxyType({})
+    ends_delay: bool = False
 
 
 _NO_UPDATE = TracedUpdate()
@@ -121,6 +128,14 @@ class Updating:
           optimizer: An optimizer that wraps no other.
         """
 
+    def end_state(self, strategy: Any, variables: Sequence[Any]) -> None:
+        """Gives all processes what layers keep, where each has its own. All must call it.
+
+        Args:
+          strategy: The strategy.
+          variables: The variables of a model that no optimizer updates.
+        """
+
     def check_left_out(self) -> None:
         """Checks that a method of the user's own may leave gradients out; whole sums are used then.
 
@@ -161,13 +176,13 @@ def updated(
     ]
     outermost = traced_update().outermost
     first = optimizer if outermost is None else outermost
-    with _tracing(outermost=first, variables=own):
+    with tracing(outermost=first, variables=own):
         yield outermost is None
 
 
 def of_one_replica() -> contextlib.AbstractContextManager[None]:
     """Says that updates that are traced within are of whole gradients, which nobody sends."""
-    return _tracing(is_of_one_replica=True)
+    return tracing(is_of_one_replica=True)
 
 
 def traced_update() -> TracedUpdate:
@@ -176,7 +191,8 @@ def traced_update() -> TracedUpdate:
 
 
 @contextlib.contextmanager
-def _tracing(**changed: Any) -> Iterator[None]:
+def tracing(**changed: Any) -> Iterator[None]:
+    """Changes what `traced_update` returns within the context."""
     token = _update.set(_update.get()._replace(**changed))
     try:
         yield

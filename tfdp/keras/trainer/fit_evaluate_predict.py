@@ -20,7 +20,7 @@ from tfdp.data.feed import AbstractFeed
 from tfdp.keras import rate_check, scope_errors
 from tfdp.keras._keras import TensorFlowTrainer
 from tfdp.keras.nested_optimizers import optimizers_of
-from tfdp.keras.optimizer import local_sgd_rounds, updating
+from tfdp.keras.optimizer import local_sgd_rounds, optimizer_hooks
 from tfdp.keras.trainer import feeding, rank_agreement
 from tfdp.keras.trainer.replica_check import CopiesCompared
 from tfdp.keras.trainer.step_agreement import EpochsCompared
@@ -230,7 +230,7 @@ def _end_epoch(model: Any) -> None:
     """Ends the rounds that are open; all processes must call it."""
     strategy = model.distribute_strategy
     if exchange_of(strategy).synchronization is not None:
-        updating.end_epoch(strategy, model)
+        optimizer_hooks.end_rounds(strategy, model, with_epoch=True)
 
 
 class _Rounds(keras.callbacks.Callback):
@@ -260,7 +260,7 @@ class _Rounds(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Ends what epochs leave open, and averages what Keras has just written into weights."""
-        updating.end_rounds(self.model.distribute_strategy, self.model)
+        optimizer_hooks.end_rounds(self.model.distribute_strategy, self.model)
         local_sgd_rounds.end_averages(self.model)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:

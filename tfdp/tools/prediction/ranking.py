@@ -214,7 +214,7 @@ def plans_in_words(now: Plan, work: Workload, cluster: ClusterModel) -> Iterator
     >>> for sentence in plans_in_words(Plan(), Workload(even_tensors(10**6), 0.1, 0.2), slow):
     ...     print(sentence)
     Predicted to be faster, training the same: `...`, by 30% of a step.
-    Faster still, but other training: `...LocalSGD(100))`, by 37% of a step.
+    Faster still, but other training: `...Delayed())`, by 38% of a step.
     Send once for several batches: `gradient_accumulation_steps=4` of the optimizer, by ...
     What limits a step most is the forward and backward pass: twice as good, it would ...
     """
