@@ -15,6 +15,7 @@ import harness
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tfdp
 from tfdp.base import batch_shards
@@ -179,6 +180,29 @@ def test_moving_statistics_are_the_mean_of_those_of_all_ranks(strategy):
     assert any(other != every[0] for other in every)
     for variable, *own in zip(model.non_trainable_variables, *every, strict=True):
         np.testing.assert_allclose(variable.numpy(), np.mean(own, 0), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("checkpoint", r"Checkpoint keeps the place of all ranks.*ModelCheckpoint"),
+        ("pipeline", r"take parts of batches in turn.*Give `fit` arrays or such a dataset"),
+        ("numbers", r"take parts of batches in turn"),
+    ],
+)
+def test_what_ranks_that_train_apart_cannot_do_is_refused(strategy, what, text):
+    x, y = harness.regression_data(16)
+    given = {
+        "checkpoint": {
+            "x": x,
+            "y": y,
+            "callbacks": [tfdp.callbacks.Checkpoint(FOLDER, every_epochs=1)],
+        },
+        "pipeline": {"x": tfdp.data.pipeline((x, y), global_batch_size=4, seed=0)},
+        "numbers": {"x": tf.data.Dataset.range(4)},
+    }
+    with pytest.raises(ValueError, match=text):
+        model_of(strategy).fit(**given[what], verbose=0)
 
 
 def test_a_second_strategy_is_refused(strategy):

@@ -65,10 +65,11 @@ def test_one_rank_trains_as_one_device(replicas, make):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "options", tiers.first_of({"jit_compile": True}, {"steps_per_execution": 3})
+    "options",
+    tiers.first_of({"jit_compile": True}, {"steps_per_execution": 3}, {"run_eagerly": True}),
 )
 @harness.in_one_process
-def test_compiled_steps_exchange_as_well(options):
+def test_steps_of_all_kinds_exchange(options):
     x, y = harness.regression_data(EXAMPLES)
     harness.start_over()
     strategy = harness.strategy(2, synchronization=Asynchronous(2))

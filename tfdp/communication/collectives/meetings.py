@@ -72,6 +72,10 @@ class Meetings:
         told = [post.value for post in self.board.all_gather(subject, options)]
         rank_comparison.check(self.said_by, subject, told, fix)
 
+    def staleness(self) -> Mapping[int, int]:
+        """Returns {}: no update waits for another, or all come together."""
+        return {}
+
     def fail(self, error: Exception) -> None:
         """Tells all ranks of `error`, with which they end."""
         self.board.fail(error)

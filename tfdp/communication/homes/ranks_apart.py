@@ -5,6 +5,7 @@ What the ranks have in common are the homes of weights, and the batches that the
 """
 
 import atexit
+import collections
 import contextlib
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -131,6 +132,11 @@ class RanksApart(OneProcess):
         """Returns the name of the next vector of weights that is exchanged, alike on all ranks."""
         self._vectors += 1
         return f"weights {self._vectors - 1}"
+
+    def staleness(self) -> Mapping[int, int]:
+        """Returns how often a change that came to this rank's homes was so many changes late."""
+        counts = (self.homes.staleness(f"weights {number}") for number in range(self._vectors))
+        return sum(map(collections.Counter, counts), collections.Counter())
 
     def exchange(self, name: str, weights: np.ndarray) -> np.ndarray:
         """Exchanges weights from within a graph, whose error `explained` then explains."""

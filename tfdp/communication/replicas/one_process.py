@@ -112,6 +112,10 @@ class OneProcess:
         """Returns the tensor, for there is no other to join it with."""
         return value
 
+    def staleness(self) -> Mapping[int, int]:
+        """Returns {}: no update waits for another, or all come together."""
+        return {}
+
     def fail(self, error: Exception) -> None:
         """Does nothing, for there is no other process to tell."""
 

@@ -185,6 +185,9 @@ class ProcessGroup(Protocol):
     def gather_eagerly(self, value: tf.Tensor, axis: int) -> tf.Tensor:
         """Concatenates the processes' tensors along `axis`, outside of graphs."""
 
+    def staleness(self) -> Mapping[int, int]:
+        """Returns how often what came here was so many updates late; {} where all come together."""
+
     # ---- failing
 
     def fail(self, error: Exception) -> None:

@@ -64,15 +64,17 @@ class AsynchronousUpdates(Updating):
         self, optimizer: BaseOptimizer, gradients: list[Value | None], variables: Sequence[Any]
     ) -> Iterator[list[Value | None]]:
         """Exchanges after the update that ends a round."""
-        if tf.executing_eagerly():
-            yield gradients
-            return
         optimizers = [one for one in innermost(optimizer) if _VECTOR in vars(one)]
         before = [tf.identity(tf.convert_to_tensor(one.iterations)) for one in optimizers]
         yield gradients
         for one, count in zip(optimizers, before, strict=True):
             updates = tf.convert_to_tensor(one.iterations)
             ends = tf.equal(updates % self._every, 0) & (updates > count)
+            if tf.executing_eagerly():  # one device's update, which is written to all replicas
+                if ends:
+                    held = variables_of_optimizer(one)
+                    _set(held, _processes(one).exchange(vars(one)[_VECTOR], _joined(held)))
+                continue
             exchange = functools.partial(_exchange, one)
             call([ends], exchange, lambda values: [], variables_of_optimizer(one))
 

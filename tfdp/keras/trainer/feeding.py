@@ -117,7 +117,10 @@ def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) 
         key = tuple(sorted(weights.items()))
         feed = kwargs["x"] = mapped(make_class_weight_map_fn(weights), key)
     strategy = kwargs.get("distribute_strategy")
-    if replicas_of(strategy) is not None and _is_of_no_batches(feed):
+    trains = "class_weight" in kwargs  # those of validation are made within `fit`, too
+    self._tfdp_takes_turns = trains and takes_turns(strategy)
+    whole = replicas_of(strategy) is not None and _is_of_no_batches(feed)
+    if whole and not self._tfdp_takes_turns:
         kwargs["distribute_strategy"] = _DEFAULT
     if isinstance(feed, AbstractFeed):
         if kwargs.get("steps_per_epoch"):
@@ -137,8 +140,6 @@ def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) 
         kwargs |= {"x": feed, "shuffle": False}
         self._tfdp_feed = feed
     self._tfdp_gives_cuts = _call().takes_shards
-    trains = "class_weight" in kwargs  # those of validation are made within `fit`, too
-    self._tfdp_takes_turns = trains and takes_turns(strategy)
     with trainer_knows_feeds(_call()._replace(trains=trains)):
         original(self, **kwargs)
     if self._tfdp_takes_turns:

@@ -59,11 +59,25 @@ def _run(name: str, original: Callable[..., Any], model: Any, args: Any, kwargs:
 
 
 def _begin_where_others_are(model: Any, arguments: dict[str, Any]) -> None:
-    """Leaves out epochs of a `fit` that other ranks, which do not wait for this one, have had."""
+    """Leaves out epochs of a `fit` that other ranks, which do not wait for this one, have had.
+
+    Raises:
+      ValueError: A callback goes on with a training from a file, of all ranks together.
+    """
     turns = processes_of(model.distribute_strategy).turns
-    if turns is not None:
-        begun, first, epochs = turns.begin(), arguments["initial_epoch"], arguments["epochs"]
-        arguments["initial_epoch"] = epochs if begun is None else min(first + begun, epochs)
+    if turns is None or turns.parts == 1:
+        return
+    kinds = (Checkpoint, keras.callbacks.BackupAndRestore)
+    for callback in feeding.callbacks_in(arguments):
+        if isinstance(callback, kinds):
+            raise ValueError(
+                f"{type(callback).__name__} keeps the place of all ranks in a training together, "
+                "but the ranks train apart, each at its own place. A rank that starts again takes "
+                "the weights that the others have; keep weights with "
+                "`keras.callbacks.ModelCheckpoint`, which rank 0 writes."
+            )
+    begun, first, epochs = turns.begin(), arguments["initial_epoch"], arguments["epochs"]
+    arguments["initial_epoch"] = epochs if begun is None else min(first + begun, epochs)
 
 
 def _watch_epochs(model: Any, arguments: dict[str, Any]) -> None:
