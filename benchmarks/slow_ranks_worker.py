@@ -33,10 +33,16 @@ class Sleep(keras.callbacks.Callback):
     def __init__(self, seconds: float, pause_every: int, pause_seconds: float) -> None:
         super().__init__()
         self._seconds, self._every, self._pause = seconds, pause_every, pause_seconds
+        self.steps, self.began = 0, 0.0
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Forgets the steps of a `fit` before."""
         self.steps = 0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Sleeps."""
+        """Sleeps; the clock begins after the first step, which makes the data's functions."""
+        if self.steps == 0:
+            self.began = time.monotonic()
         self.steps += 1
         paused = self._every and self.steps % self._every == self._every // 2
         time.sleep(self._seconds + (self._pause if paused else 0.0))
@@ -53,7 +59,8 @@ def measure(synchronization: str, steps: int, sleep: Sleep, ranks: int) -> dict[
       ranks: The number of ranks that share each batch; alone it takes its part of each.
 
     Returns:
-      `seconds` of the `fit`, and the `examples` that this rank has trained on.
+      `seconds` from the first step of the `fit` to its end, and the `examples` that this rank has
+      trained on meanwhile.
     """
     alone = synchronization == "alone"
     method = None if alone or not synchronization else made(synchronization)
@@ -69,11 +76,10 @@ def measure(synchronization: str, steps: int, sleep: Sleep, ranks: int) -> dict[
     y = x.sum(1, keepdims=True)
     few = _WARM_UP_STEPS * batch
     model.fit(x[:few], y[:few], batch_size=batch, verbose=0)
-    before, began = sleep.steps, time.monotonic()
     model.fit(x, y, batch_size=batch, verbose=0, callbacks=[sleep])
     return {
-        "seconds": time.monotonic() - began,
-        "examples": (sleep.steps - before) * _ROWS,
+        "seconds": time.monotonic() - sleep.began,
+        "examples": (sleep.steps - 1) * _ROWS,
     }
 
 

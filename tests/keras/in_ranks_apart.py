@@ -100,6 +100,11 @@ def model_of(strategy):
         return harness.dense_model(keras.optimizers.Adam(0.02), metrics=())
 
 
+def homes_of(strategy, model):
+    name = vars(model.optimizer)["tfdp_vector"]
+    return strategy.extended.processes.homes.staleness(name)
+
+
 def test_training_is_that_of_one_device_in_the_order_of_arrivals(strategy, homes, taken):
     x, y = harness.regression_data(EXAMPLES)
     epochs = 2
@@ -145,6 +150,7 @@ def test_all_ranks_evaluate_all_examples_alike_and_rank_0_alone_writes_files(str
     model = model_of(strategy)
     path, log = FOLDER / f"of {strategy.rank}.keras", FOLDER / f"of {strategy.rank}.csv"
     callbacks = [keras.callbacks.ModelCheckpoint(path), keras.callbacks.CSVLogger(log)]
+    callbacks.append(tfdp.callbacks.Telemetry(FOLDER / "logs", tensorboard=False))
     told = model.fit(
         x, y, batch_size=BATCH, epochs=2, verbose=0, validation_data=(x, y), callbacks=callbacks
     )
@@ -155,10 +161,37 @@ def test_all_ranks_evaluate_all_examples_alike_and_rank_0_alone_writes_files(str
     assert path.exists() == log.exists() == (strategy.rank == 0)
     if strategy.rank == 0:
         assert len(list(csv.DictReader(log.open()))) == 2
+    lines = (FOLDER / "logs" / f"rank{strategy.rank}.jsonl").read_text().splitlines()
+    found = [json.loads(line) for line in lines]
+    assert found[0]["rank"] == strategy.rank and found[0]["world_size"] == strategy.world_size
+    late = [line["staleness"] for line in found if line["kind"] == "epoch" and "staleness" in line]
+    assert 0 < sum(sum(each.values()) for each in late) <= sum(homes_of(strategy, model).values())
     parts = parts_of(x, y, strategy.world_size)
     mine = [each for each in taken[0] if each < len(parts)]
     every = joined(of_all_ranks(strategy, "parts", mine))
     assert sorted(every) == list(range(len(parts)))
+
+
+def test_shuffled_examples_come_once_an_epoch(strategy, taken):
+    numbers = np.arange(64.0, dtype="float32")[:, None]
+
+    def number(y, outputs):
+        return y[:, 0]
+
+    def square(y, outputs):
+        return y[:, 0] ** 2
+
+    harness.start_over(seed=strategy.rank)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.0), "mse", metrics=[number, square])
+    told = model.fit(numbers, numbers, batch_size=BATCH, epochs=2, shuffle=True, verbose=0)
+    rows = BATCH // strategy.world_size
+    for epoch in range(2):
+        count = rows * sum(each < 64 // rows for each in taken[epoch])
+        sums = [count * told.history[name][epoch] for name in ("number", "square")]
+        every = of_all_ranks(strategy, f"sums of epoch {epoch}", sums)
+        assert np.sum(every, 0) == pytest.approx([numbers.sum(), (numbers**2).sum()], rel=1e-5)
 
 
 def test_moving_statistics_are_the_mean_of_those_of_all_ranks(strategy):

@@ -12,6 +12,7 @@ import keras
 import pytest
 import tiers
 
+import tfdp
 from tfdp.synchronization import Asynchronous
 
 CASES = pathlib.Path(__file__).parent / "in_ranks_apart.py"
@@ -81,6 +82,24 @@ def test_steps_of_all_kinds_exchange(options):
     harness.assert_close_arrays(model.get_weights(), expected.get_weights(), 1e-5, "weights")
     counts = strategy.extended.processes.homes.staleness(vars(model.optimizer)["tfdp_vector"])
     assert counts == {0: 5 + 1}  # after each second of ten updates, and at the end
+
+
+@pytest.mark.slow
+@harness.in_one_process
+def test_an_error_of_an_exchange_ends_fit_as_itself(monkeypatch):
+    x, y = harness.regression_data(EXAMPLES)
+    harness.start_over()
+    strategy = harness.strategy(1, synchronization=Asynchronous(2))
+    with strategy.scope():
+        model = harness.dense_model(adam())
+    model.fit(x[:BATCH], y[:BATCH], batch_size=BATCH, verbose=0)
+
+    def given_up(name, weights):
+        raise tfdp.errors.RankLostError("the others have given this rank up")
+
+    monkeypatch.setattr(strategy.extended.processes.homes, "exchange", given_up)
+    with pytest.raises(tfdp.errors.RankLostError, match="the others have given this rank up"):
+        model.fit(x, y, batch_size=BATCH, verbose=0)
 
 
 @pytest.mark.slow

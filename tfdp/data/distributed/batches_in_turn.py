@@ -17,9 +17,9 @@ _COUNT = 1
 def in_turn(dataset: Any, turns: Turns) -> Any:
     """Returns the dataset of those parts of batches that this process takes.
 
-    Each batch is divided into parts as for replicas. When the process is ready for a part, it takes
-    the first that is free, of any batch: a slow process takes fewer. All processes read all
-    batches, in the same order, and each part is taken once in a pass.
+    Each batch is divided into parts as for replicas. When the process begins a step, it takes for
+    the next one the first part that is free, of any batch: a slow process takes fewer. All
+    processes read all batches, in the same order, and each part is taken once in a pass.
 
     Args:
       dataset: The batches, the same in all processes.
@@ -54,7 +54,8 @@ def in_turn(dataset: Any, turns: Turns) -> Any:
         found = found.scan(tf.constant(-1, tf.int64), _taker(turn, number))
         return found.filter(lambda taken, share: taken).map(lambda taken, share: share)
 
-    taken = tf.data.Dataset.range(1).map(begin).flat_map(parts)
+    # The turn of the next step is asked for while this one computes.
+    taken = tf.data.Dataset.range(1).map(begin).flat_map(parts).prefetch(1)
     options = tf.data.Options()
     options.deterministic = True
     return taken.with_options(options)
