@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import dataclasses
-from typing import Any
 
 from tfdp.base.command_line import add_command, check, option, require, set_environment
 from tfdp.strategy.xla import gpu_kinds
@@ -132,12 +131,8 @@ def _row(options: CompileAheadOptions, name: str, topology: str) -> tuple[str, b
     from tfdp.strategy.xla.xla_devices import devices_of
 
     keras.config.set_dtype_policy(options.dtype_policy)
-<<<<<<< ours
-    on_mesh: dict[str, Any] = {}
-=======
     mesh = layout_map = None
     chips = len(devices_of(topology))
->>>>>>> theirs
     if options.model_axis > 1:
         mesh = {"batch": chips // options.model_axis, "model": options.model_axis}
         layout_map = _LAYOUT_MAPS[name]

@@ -1,30 +1,52 @@
-"""The benchmark of slow ranks: what a training would gain that does not wait for all of them."""
+"""The benchmark of slow ranks: what a training gains that does not wait for all of them."""
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+import json
+import sys
+from collections.abc import Sequence
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from tfdp.base.command_line import add_command, check, option
+from tfdp.base.command_line import add_command, check, option, require, set_environment
+from tfdp.tools.bench.child_process import ChildFailure, failure, run_module
 
-# The seconds that each rank computes for its steps, [steps, ranks]; 1 where nothing is slow.
-Seconds: TypeAlias = np.ndarray
+ALONE = "alone"
+
+# What is measured; the first are ranks that do not know of each other. A round is short beside the
+# pauses, and the bound is what a rank at half the speed falls behind in the training.
+SYNCHRONIZATIONS = (ALONE, "", "LocalSGD(16)", "Asynchronous(16, staleness=1000)")
 
 
 @dataclasses.dataclass(frozen=True)
 class SlowRanksOptions:
-    """The size of the simulation."""
+    """The ranks and their steps."""
 
-    ranks: tuple[int, ...] = option((8, 32), "numbers of ranks (8,32)", at_least=2, example="8,32")
-    steps: int = option(2000, "steps of each simulation (%(default)s)", at_least=100)
-    seed: int = option(0, "seed of the steps' times (%(default)s)", at_least=0)
+    ranks: int = option(4, "number of ranks (%(default)s)", at_least=2)
+    steps: int = option(100, "steps of the training (%(default)s)", at_least=1)
+    step_ms: float = option(100.0, "time of a step, which a rank sleeps (%(default)s)", above=0)
+    pause_seconds: float = option(2.0, "how long a rank stops (%(default)s)", above=0)
+    pause_every: int = option(
+        40, "steps of that rank from pause to pause (%(default)s)", at_least=2
+    )
+    timeout_seconds: float = option(600.0, "limit of each run (%(default)s)", above=0)
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def kinds(self) -> dict[str, tuple[list[float], list[int]]]:
+        """By its name what is slow: of each rank the seconds of a step, and the pauses' steps."""
+        seconds = [self.step_ms / 1000] * self.ranks
+        never = [0] * self.ranks
+        return {
+            "one rank at half the speed": ([*seconds[1:], 2 * seconds[0]], never),
+            f"one rank stops for {self.pause_seconds:g} s now and then": (
+                seconds,
+                [*never[1:], self.pause_every],
+            ),
+        }
 
 
 def add_slow_ranks(commands: argparse._SubParsersAction) -> None:
@@ -34,146 +56,97 @@ def add_slow_ranks(commands: argparse._SubParsersAction) -> None:
         "slow-ranks",
         SlowRanksOptions,
         _slow_ranks,
-        help="what a training would gain that does not wait for slow ranks, simulated",
-        description="Simulates ranks whose steps take different times, and prints how many "
-        "examples a second each way to wait for them trains on. Communication takes no time.",
+        help="what a training gains that does not wait for slow ranks",
+        description="Trains on ranks of which one is slow, or stops now and then, and prints how "
+        "many examples a second each synchronization trains on, beside the sum of what the ranks "
+        "do alone. A rank computes next to nothing, and sleeps: so the ranks share no cores.",
     )
 
 
 def _slow_ranks(options: SlowRanksOptions, parser: argparse.ArgumentParser) -> int:
+    require(["tensorflow"], parser)
+    set_environment()
     return run(options)
 
 
 def run(options: SlowRanksOptions, console: Console | None = None) -> int:
-    """Prints a table for each number of ranks.
+    """Measures each synchronization with each kind of slow ranks, and prints a table.
 
     Args:
-      options: The size of the simulation.
+      options: The ranks and their steps.
       console: The console to print to; by default standard output.
 
     Returns:
-      The exit code, 0.
+      The exit code: 0, or 1 where a run failed.
     """
-    for ranks in options.ranks:
-        kinds = slow_in(ranks, options.steps, options.seed)
-        table = Table(
-            title=f"{ranks} ranks",
-            caption="Examples a second, of those that ranks train on that are never slow.",
+    console = console or Console()
+    table = Table(
+        title=f"{options.ranks} ranks, {options.step_ms:g} ms a step",
+        caption="examples a second of all ranks (over the sum of what each does alone)",
+    )
+    table.add_column("")
+    for kind in options.kinds:
+        table.add_column(kind, justify="right")
+    rates: dict[tuple[str, str], float] = {}
+    failed = False
+    for synchronization in SYNCHRONIZATIONS:
+        for kind, (seconds, pauses) in options.kinds.items():
+            with console.status(f"{kind}: {named_row(synchronization)}"):
+                found = _measure(synchronization, seconds, pauses, options)
+            if isinstance(found, ChildFailure):
+                failed = True
+                console.print(str(found), style="red", markup=False, soft_wrap=True)
+            else:
+                rates[synchronization, kind] = rate(found, synchronization == ALONE)
+        table.add_row(
+            named_row(synchronization),
+            *(_cell(rates, synchronization, kind) for kind in options.kinds),
         )
-        table.add_column("waits for")
-        for name in kinds:
-            table.add_column(name, justify="right")
-        for name, rate in WAYS.items():
-            rates = [rate(seconds) for seconds in kinds.values()]
-            table.add_row(name, *(f"{each:.2f}" for each in rates))
-        (console or Console()).print(table)
-    return 0
+    console.print(table)
+    return 1 if failed else 0
 
 
-def slow_in(ranks: int, steps: int, seed: int) -> dict[str, Seconds]:
-    """Returns the times of steps of which some are slow, by what makes them so.
+def named_row(synchronization: str) -> str:
+    """Returns what a row of the table is called."""
+    return "each alone" if synchronization == ALONE else synchronization or "whole gradients"
 
-    >>> [each.shape for each in slow_in(4, 100, 0).values()]
-    [(100, 4), (100, 4), (100, 4)]
+
+def rate(results: Sequence[dict], alone: bool) -> float:
+    """Returns the examples a second of all ranks.
+
+    Args:
+      results: What `benchmarks.slow_ranks_worker` has measured, of each rank.
+      alone: Whether the ranks do not know of each other; else the last ends the training.
+
+    >>> results = [{"examples": 30, "seconds": 2.0}, {"examples": 10, "seconds": 1.0}]
+    >>> rate(results, alone=True), rate(results, alone=False)
+    (25.0, 20.0)
     """
-    rng = np.random.default_rng(seed)
-    jitter = rng.lognormal(0.0, 0.1, (steps, ranks))
-    pauses = np.where(rng.random((steps, ranks)) < 0.02, 5.0, 1.0)
-    one = np.where(np.arange(ranks) == 0, 1.5, 1.0)
-    return {
-        "10 % jitter": jitter,
-        "2 % of steps x 5": jitter * pauses,
-        "one rank x 1.5": jitter * one,
-    }
+    if alone:
+        return sum(each["examples"] / each["seconds"] for each in results)
+    return sum(each["examples"] for each in results) / max(each["seconds"] for each in results)
 
 
-def for_all(seconds: Seconds) -> float:
-    """Returns the examples a second of ranks that all wait for each other in each step.
-
-    >>> for_all(np.array([[1.0, 2.0], [2.0, 1.0]]))
-    0.5
-    """
-    return float(len(seconds) / seconds.max(1).sum())
-
-
-def each_round(updates: int) -> Callable[[Seconds], float]:
-    """Returns the function for ranks that wait for each other after so many updates.
-
-    >>> each_round(2)(np.array([[1.0, 2.0], [2.0, 1.0]]))
-    0.6666666666666666
-    """
-
-    def rate(seconds: Seconds) -> float:
-        rounds = len(seconds) // updates
-        own = seconds[: rounds * updates].reshape(rounds, updates, -1).sum(1)
-        return float(rounds * updates / own.max(1).sum())
-
-    return rate
+def _measure(
+    synchronization: str, seconds: list[float], pauses: list[int], options: SlowRanksOptions
+) -> list[dict] | ChildFailure:
+    worker = [sys.executable, "-m", "benchmarks.slow_ranks_worker"]
+    worker += ["--synchronization", synchronization, "--steps", str(options.steps)]
+    worker += ["--seconds", json.dumps(seconds), "--pause-every", json.dumps(pauses)]
+    worker += ["--pause-seconds", str(options.pause_seconds)]
+    words = ["run", "-n", str(options.ranks), "--", *worker]
+    child = run_module("tfdp.tools.cli", words, options.timeout_seconds)
+    if isinstance(child, ChildFailure):
+        return child
+    lines = [line.partition("] ")[2] for line in child.stdout.splitlines()]
+    found = [json.loads(line) for line in lines if line.startswith("{")]
+    if len(found) != options.ranks:
+        return failure("tfdp.tools.cli", words, f"printed {len(found)} results", child.stderr)
+    return found
 
 
-def for_a_neighbour(seconds: Seconds) -> float:
-    """Returns the examples a second of ranks that wait for one other in each step, by `Gossip`.
-
-    >>> for_a_neighbour(np.array([[1.0, 2.0], [2.0, 1.0]]))
-    0.5
-    """
-    ranks = seconds.shape[1]
-    hops = [2**k for k in range((ranks - 1).bit_length())]
-    ends = np.zeros(ranks)
-    for number, own in enumerate(seconds):
-        ends = ends + own
-        ends = np.maximum(ends, np.roll(ends, hops[number % len(hops)]))
-    return float(len(seconds) / ends.max())
-
-
-def without_last(backups: int) -> Callable[[Seconds], float]:
-    """Returns the function for ranks of which each step leaves out so many, those that come last.
-
-    Their examples are lost, and they begin the next step with the others (backup workers: Chen et
-    al., arXiv 1604.00981).
-
-    >>> without_last(1)(np.array([[1.0, 2.0], [4.0, 1.0]]))
-    0.5
-    """
-
-    def rate(seconds: Seconds) -> float:
-        ranks = seconds.shape[1]
-        ends = np.sort(seconds, axis=1)[:, ranks - 1 - backups]
-        return float((ranks - backups) / ranks * len(seconds) / ends.sum())
-
-    return rate
-
-
-def at_most_behind(staleness: int) -> Callable[[Seconds], float]:
-    """Returns the function for ranks that go on unless one is more than so many steps behind.
-
-    Gradients are then up to so many steps old (bounded staleness: Ho et al., NeurIPS 2013).
-
-    >>> at_most_behind(0)(np.array([[1.0, 2.0], [2.0, 1.0]]))
-    0.5
-    >>> at_most_behind(1)(np.array([[1.0, 2.0], [2.0, 1.0]]))
-    0.6666666666666666
-    """
-
-    def rate(seconds: Seconds) -> float:
-        ends = np.zeros((len(seconds) + 1, seconds.shape[1]))
-        for number, own in enumerate(seconds):
-            latest = ends[max(0, number - staleness)].max()
-            ends[number + 1] = np.maximum(ends[number], latest) + own
-        return float(len(seconds) / ends[-1].max())
-
-    return rate
-
-
-# What a training may wait for, by name: a function of the steps' seconds, which returns the
-# examples a second, 1 where no step is slow.
-WAYS: Mapping[str, Callable[[Seconds], float]] = {
-    "all, each step": for_all,
-    "all, LocalSGD(10)": each_round(10),
-    "all, LocalSGD(50)": each_round(50),
-    "a neighbour, Gossip()": for_a_neighbour,
-    "all but 1": without_last(1),
-    "all but 2": without_last(2),
-    "who is 3 steps behind": at_most_behind(3),
-    "who is 10 steps behind": at_most_behind(10),
-}
+def _cell(rates: dict[tuple[str, str], float], synchronization: str, kind: str) -> str:
+    own, most = rates.get((synchronization, kind)), rates.get((ALONE, kind))
+    if own is None or most is None:
+        return "failed"
+    return f"{own:.0f} ({own / most:.2f})"

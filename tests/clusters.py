@@ -30,7 +30,7 @@ def every_rank_passes(files, options, processes, devices=1, *, launch=None, **en
     """
     ended = subprocess.run(
         [*(launch or tfdp_run(processes, devices)), *PYTEST, *options, *map(str, files)],
-        env={**os.environ, **environ, "TFDP_TESTS_CLUSTER_REPLICAS": str(processes * devices)},
+        env={**os.environ, "TFDP_TESTS_CLUSTER_REPLICAS": str(processes * devices), **environ},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_SECONDS,

@@ -17,7 +17,7 @@ import tensorflow as tf
 import tiers
 
 import tfdp
-from tfdp.base import batch_shards
+from tfdp.base.sharding import share_place
 from tfdp.synchronization import BackupWorkers
 
 pytestmark = pytest.mark.telling
@@ -88,7 +88,7 @@ def of_ranks(ranks, *batch):
     """The rows of a global batch that are these ranks'."""
     rows = []
     for rank in ranks:
-        _, count, first, _ = batch_shards.share_place(len(batch[0]), RANKS, rank)
+        _, count, first, _ = share_place(len(batch[0]), RANKS, rank)
         rows += range(int(first), int(first + count))
     return [each[rows] for each in batch]
 

@@ -6,13 +6,13 @@ import pytest
 
 import tfdp
 from tfdp.strategy import option_checks
-from tfdp.synchronization import BackupWorkers, Delayed, DiLoCo, Gossip, LocalSGD
+from tfdp.synchronization import Asynchronous, BackupWorkers, Delayed, DiLoCo, Gossip, LocalSGD
 
 DEVICES = ["CPU:0"]
 
 
 @pytest.mark.parametrize("every", [0, -1, 2.0, True, None, "10"])
-@pytest.mark.parametrize("kind", [LocalSGD, DiLoCo])
+@pytest.mark.parametrize("kind", [LocalSGD, DiLoCo, Asynchronous])
 def test_a_round_has_a_whole_number_of_updates(kind, every):
     with pytest.raises(ValueError, match=rf"`every` of {kind.__name__} must be a whole number"):
         kind(every)
@@ -51,6 +51,25 @@ def test_a_rank_that_is_dropped_has_one_replica_and_an_engine_that_goes_on():
     check(Delayed(), 1, 2, "tensorflow")
 
 
+@pytest.mark.parametrize("staleness", [0, -1, 2.0, True, None])
+def test_ranks_may_be_a_whole_number_of_rounds_apart(staleness):
+    with pytest.raises(ValueError, match=r"`staleness` of Asynchronous must be .* LocalSGD\(every"):
+        Asynchronous(2, staleness)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("outer_learning_rate", value) for value in (0, -1.0, True, "1", float("nan"))],
+        *[("outer_momentum", value) for value in (1, 1.5, -0.1, False, None, float("inf"))],
+    ],
+)
+def test_homes_of_weights_have_numbers_in_their_range(name, value):
+    with pytest.raises(ValueError, match=rf"`{name}` of Asynchronous must be a number .* received"):
+        Asynchronous(2, **{name: value})
+    assert Asynchronous(2, **{name: 0.5}).describe() != Asynchronous(2).describe()
+
+
 @pytest.mark.parametrize("steps", [-1, 0.5, None])
 def test_a_warm_up_has_a_whole_number_of_updates(steps):
     with pytest.raises(ValueError, match="`warmup_steps` of LocalSGD must be a whole number"):
@@ -87,6 +106,8 @@ def test_of_synchronizations_diloco_alone_takes_a_compression():
         tfdp.DataParallelStrategy(DEVICES, synchronization=Delayed(), compression=cast)
     with pytest.raises(ValueError, match=r"`BackupWorkers` drops gradients.*BackupWorkers.*Cast"):
         tfdp.DataParallelStrategy(DEVICES, synchronization=BackupWorkers(1), compression=cast)
+    with pytest.raises(ValueError, match=r"`Asynchronous` sends changes of weights.*Asynchr.*Cast"):
+        tfdp.DataParallelStrategy(DEVICES, synchronization=Asynchronous(2), compression=cast)
     own = tfdp.compression.MomentumCorrection(tfdp.compression.TopK(0.1))
     with pytest.raises(ValueError, match="must be the outer optimizer's"):
         tfdp.DataParallelStrategy(DEVICES, synchronization=DiLoCo(2), compression=own)
@@ -94,8 +115,13 @@ def test_of_synchronizations_diloco_alone_takes_a_compression():
 
 @pytest.mark.parametrize("shard", ["optimizer", "gradients", "parameters"])
 def test_no_synchronization_goes_with_a_shard(shard):
-    reasons = {LocalSGD(2): "one set of weights", Delayed(): "own terms of"}
-    for synchronization, why in {**reasons, BackupWorkers(1): "no rank waits"}.items():
+    reasons = {
+        LocalSGD(2): "one set of weights",
+        Delayed(): "own terms of",
+        BackupWorkers(1): "no rank waits",
+        Asynchronous(2): "each rank trains by itself",
+    }
+    for synchronization, why in reasons.items():
         with pytest.raises(ValueError, match=rf"{why}.*Received '{shard}' and .*leave one of them"):
             tfdp.DataParallelStrategy(
                 ["CPU:0", "CPU:1"], synchronization=synchronization, shard=shard

@@ -101,13 +101,18 @@ class StepLine:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EpochLine:
-    """The end of an epoch: its number from 0, its last step, its time and its logs."""
+    """The end of an epoch: its number from 0, its last step, its time and its logs.
+
+    `staleness` says, of ranks that train apart, how often a change that came to this rank's homes
+    in the epoch was so many versions late, by that number.
+    """
 
     time: float
     epoch: Count
     step: Count
     seconds: Amount | None
     logs: Mapping[str, float]
+    staleness: Mapping[str, float] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

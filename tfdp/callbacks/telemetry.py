@@ -4,6 +4,7 @@ import logging
 import os
 import pathlib
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -58,7 +59,10 @@ class Telemetry(keras.callbacks.Callback):
       rank's own gradients, over their norm; with feedback that of the residual.
 
     Every `sample_every` steps one is a sample; with gradient accumulation it lasts until a window
-    closes. With `steps_per_execution` above 1 a line and a sample are a whole execution: seconds
+    closes. Under `Asynchronous` an epoch's line has `staleness` as well: how often a change that
+    came to this rank's homes in the epoch was so many changes late.
+
+    With `steps_per_execution` above 1 a line and a sample are a whole execution: seconds
     and bytes are those of all its steps, the norm is the root of their mean square. On GPUs
     times are taken when the values have arrived on the host. With `run_eagerly` there are no bytes
     and no parts of the step.
@@ -163,6 +167,7 @@ class Telemetry(keras.callbacks.Callback):
         self._is_training = True
         self._began = time.perf_counter()
         self._step: int | None = None
+        self._late: Mapping[int, int] = self._processes.staleness()
         self._waits: list[float] = []
         self._sample_seconds: list[float] = []
         compiler = compiler_of(strategy)
@@ -195,7 +200,20 @@ class Telemetry(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Writes the epoch's logs, and the late ranks."""
         seconds = round(time.perf_counter() - self._epoch_began, 6)
-        self._files.line("epoch", epoch=epoch, step=self._step, seconds=seconds, logs=logs or {})
+        late = self._processes.staleness()
+        if late:
+            logged = {
+                str(number): count - self._late.get(number, 0) for number, count in late.items()
+            }
+            self._late = late
+        self._files.line(
+            "epoch",
+            epoch=epoch,
+            step=self._step,
+            seconds=seconds,
+            logs=logs or {},
+            **({"staleness": logged} if late else {}),
+        )
         if self._rank == 0 and logs:
             scalars = {name: value for name, value in logs.items() if np.ndim(value) == 0}
             numbers = {f"epoch_{name}": float(value) for name, value in scalars.items()}
@@ -334,8 +352,8 @@ def _place(processes: ProcessGroup) -> tuple[int, int | None]:
     Without a strategy of tfdp over processes only the rank may be known, from the environment. Each
     process has a file of its own all the same.
     """
-    if processes.world_size > 1:
-        return processes.rank, processes.world_size
+    if processes.cluster_size > 1:
+        return processes.cluster_rank, processes.cluster_size
     rank = cluster.rank_in_environment()
     return rank or 0, None if rank else 1
 

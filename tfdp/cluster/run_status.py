@@ -47,6 +47,7 @@ class RankStatus:
     Attributes:
       begun: Whether it makes a strategy, and waits for the others to do so.
       made: Whether its strategy is made.
+      apart: Whether it trains apart from the others, which go on without it.
       can_stop: Whether a signal makes its training keep a checkpoint and stop.
       log_dir: The folder to which its Telemetry writes.
       error: The traceback of the error that ends it, since nothing caught that.
@@ -55,6 +56,7 @@ class RankStatus:
 
     begun: bool = False
     made: bool = False
+    apart: bool = False
     can_stop: bool = False
     log_dir: str | None = None
     error: str | None = None
@@ -120,6 +122,12 @@ def _change(path: pathlib.Path, changes: Mapping[str, Any]) -> None:
 def told(folder: str, rank: int) -> RankStatus:
     """Returns what a rank has told so far."""
     return _read(_mark(folder, rank, _STATUS))
+
+
+def forget(folder: str, rank: int) -> None:
+    """Takes back what a rank has told that starts again."""
+    for kind in (_STATUS, _STEPS, _ALIVE):
+        _mark(folder, rank, kind).unlink(missing_ok=True)
 
 
 def ranks_without_strategy(folder: str, ranks: Iterable[int]) -> list[int]:

@@ -19,7 +19,7 @@ from tfdp.compression import Compression, UpdateCompression
 from tfdp.compression.exchange import ExchangeOptions
 from tfdp.data.distributed import batch_sharding
 from tfdp.errors import ScopeError
-from tfdp.strategy import auto_topology, option_checks
+from tfdp.strategy import asynchronous_ranks, auto_topology, option_checks
 from tfdp.strategy import replica_devices as device_names
 from tfdp.strategy.extended import DataParallelExtended
 from tfdp.strategy.freed_memory import keep_freed_memory
@@ -188,10 +188,19 @@ class DataParallelStrategy(OneDevicePrograms):
         tf_config.unset_if_blank(os.environ)
         found = cluster.detect(resolver=cluster_resolver)
         processes: ProcessGroup
-        if found.world_size == 1:
+        if synchronization is not None and synchronization.ranks_apart:
+            processes = asynchronous_ranks.join(
+                found,
+                device_names.count(devices),
+                synchronization,
+                {"batch_normalization": batch_normalization, "timeout_seconds": timeout_seconds},
+                (timeout_seconds, startup_timeout_seconds),
+            )
+        elif found.world_size == 1:
             processes = OneProcess(len(device_names.resolve(devices)))
             run_status.tell_alive()  # no other rank would notice its silence
         else:
+            asynchronous_ranks.check_first(found)
             if collectives.joined():
                 device_names.resolve(devices)  # raises here, before the ranks wait for each other
             run_status.tell(begun=True)

@@ -183,12 +183,12 @@ class DataParallelExtended(CrossReplica, HasReplicas):
     @property
     def should_checkpoint(self) -> bool:
         """Whether this process writes checkpoints: rank 0."""
-        return self.processes.rank == 0
+        return self.processes.cluster_rank == 0
 
     @property
     def should_save_summary(self) -> bool:
         """Whether this process writes summaries: rank 0."""
-        return self.processes.rank == 0
+        return self.processes.cluster_rank == 0
 
     def of_all_processes(self, numbers: tf.Tensor) -> tf.Tensor:
         """Returns the number, or the vector of them, that each process has, in order."""

@@ -18,6 +18,9 @@ class Synchronization(abc.ABC):
     #: Whether an update waits for the gradients of all replicas.
     replicas_wait: ClassVar[bool] = True
 
+    #: Whether each process of a cluster is a group of its own, which no step waits for.
+    ranks_apart: ClassVar[bool] = False
+
     #: Whether it has outer gradients, which can be compressed.
     has_outer_optimizer: ClassVar[bool] = False
 

@@ -159,3 +159,55 @@ def test_a_run_of_one_attempt_needs_no_summary():
 def test_a_window_without_restarts_is_refused():
     with pytest.raises(ValueError, match=r"received no `max-restarts`; do `--max-restarts 3`"):
         RunOptions(processes=1, command=("train.py",), restart_window_seconds=60.0)
+
+
+# Rank 1 kills itself in its first lives, of which the file counts; rank 0 waits for what comes.
+APART = """
+marked()
+tell(apart=True)
+lives = len([name for name in os.listdir(".") if name.startswith("life-")])
+if rank == 1:
+    open(f"life-{lives}", "w").close()
+    if lives < int(os.environ["DEATHS"]):
+        os.kill(os.getpid(), signal.SIGKILL)
+else:
+    while not os.path.exists(os.environ["WAITS_FOR"]):
+        time.sleep(0.01)
+    time.sleep(float(os.environ["LONGER"]))
+sys.exit(int(os.environ["CODE"]) if rank == 0 else 0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("deaths", "restarts", "says"),
+    [
+        (2, 2, ["it starts again (restarts left after that: 1)", "left after that: 0)"]),
+        (2, 1, ["it starts again (restarts left after that: 0)", "train apart from it, and go on"]),
+    ],
+)
+def test_a_rank_that_trains_apart_starts_again_alone(runs, deaths, restarts, says):
+    run = runs.run(
+        *("-n", 2, "--max-restarts", restarts, "--log-dir", "logs", runs.script(APART)),
+        DEATHS=str(deaths),
+        WAITS_FOR=f"life-{restarts}",
+        LONGER="3",  # longer than a launcher waits where the others have to be ended
+        CODE="0",
+    )
+    assert run.returncode == 0, run.err
+    died = [
+        line for line in run.err.splitlines() if "ended with signal SIGKILL; the others" in line
+    ]
+    assert [text in line for text, line in zip(says, died, strict=True)] == [True] * len(says)
+    assert "failed first" not in run.err
+    runs.assert_nobody_is_left()
+
+
+@pytest.mark.slow
+def test_where_all_ranks_that_train_apart_fail_the_run_fails(runs):
+    run = runs.run(
+        *("-n", 2, runs.script(APART)), DEATHS="1", WAITS_FOR="life-0", LONGER="0", CODE="3"
+    )
+    assert run.returncode != 0
+    assert "failed first" in run.err
+    runs.assert_nobody_is_left()

@@ -237,6 +237,16 @@ def test_an_update_without_the_last_rank_waits_for_the_one_before_and_counts_few
     assert "synchronization=tfdp.synchronization.BackupWorkers(1)" in plan.written()
 
 
+def test_ranks_that_train_apart_wait_for_nobody():
+    """16 MB between 4 hosts: 6/4 of them at 10 MB/s, 2.4 s, once in 10 updates."""
+    plan, on = Plan(synchronization="asynchronous", every=10), cluster(4, rate=1e7)
+    found = predict(plan, work(deviation=0.1), on)
+    assert found.late_seconds == 0.0
+    assert found.communication_seconds == pytest.approx(0.24, rel=0.02)
+    assert not plan.is_exact
+    assert "synchronization=tfdp.synchronization.Asynchronous(10)" in plan.arguments()
+
+
 def test_shards_get_their_parts_of_sums_and_then_the_others_weights():
     """8 hosts, no latency: halves of 7/8 of 16 MB each; the second is hidden by nothing."""
     on, half = cluster(8, rate=1e7), 7 / 8 * 16e6 / 1e7

@@ -20,11 +20,12 @@ from tfdp.cluster.launch.rank_start import (
     TooManyRanksError,
     rank_environment,
 )
-from tfdp.cluster.launch.restarting import Attempt
+from tfdp.cluster.launch.restarting import Attempt, Restarts
 from tfdp.cluster.launch.run_options import RunOptions
 from tfdp.cluster.launch.supervision import STOPPING, Order, ReceivedSignals, Supervisor
 from tfdp.cluster.launch.verdict import Failure, verdict
 from tfdp.cluster.run_status import (
+    forget,
     ranks_without_strategy,
     steps_begun,
     told,
@@ -54,6 +55,12 @@ class Starter:
     received: ReceivedSignals
     sink: Sink
     end: float
+
+    def say(self, message: str) -> None:
+        """Writes what the launcher itself says, if it says something."""
+        if message:
+            line = f"tfdp run: {message}\n"
+            self.sink.write(self.sink.stderr, [line.encode(errors="backslashreplace")])
 
 
 def attempt(
@@ -127,6 +134,30 @@ def attempt(
             return found
 
         of_ranks = started[: len(ranks)]
+        restarts = Restarts(options.max_restarts, options.restart_window_seconds)
+
+        def is_apart(process: RankProcess) -> bool:
+            return mpi is None and told(folder, process.rank).apart
+
+        def start_again(process: RankProcess) -> RankProcess | None:
+            rank = process.rank
+            for stream in streams[rank]:
+                stream.finish()
+            said = f"rank {rank} of {group.world_size} ended with {describe(process).how}"
+            if restarts.pause() is None:
+                starter.say(f"{said}; the others train apart from it, and go on.")
+                return None
+            starter.say(
+                f"{said}; the others go on, and it starts again (restarts left after that: "
+                f"{restarts.left})."
+            )
+            forget(folder, rank)
+            again = start(rank, starter.command, {**environ, **added[rank]})
+            stack.callback(again.close)
+            streams[rank] = _shown(again, starter.sink, logs)
+            of_ranks[of_ranks.index(process)] = again
+            return again
+
         launcher = started[-1] if mpi is not None else None
         step_timeout = options.step_timeout_seconds
         hangs = Hangs(folder, ranks, group.world_size, step_timeout)
@@ -138,6 +169,8 @@ def attempt(
             starter.end,
             ordered,
             hangs.found,
+            is_apart,
+            start_again,
             launcher,
         ).supervise()
         for stream in itertools.chain(*streams.values()):
@@ -147,7 +180,12 @@ def attempt(
         asked = -STOPPING[0]
         missed = tuple(rank.rank for rank in of_ranks if by_us and rank.returncode == asked)
         outcome = dataclasses.replace(outcome, stopped=stopped, missed=missed)
-        failures = {rank.rank: describe(rank) for rank in of_ranks if rank.failed}
+        ended_well = any(rank.returncode == 0 for rank in of_ranks)
+        failures = {
+            rank.rank: describe(rank)
+            for rank in of_ranks
+            if rank.failed and not (ended_well and is_apart(rank))
+        }
         if launcher is not None and outcome.launcher_first:
             failures[MPI_LAUNCHER] = describe(launcher)
         without = ranks_without_strategy(folder, ranks)

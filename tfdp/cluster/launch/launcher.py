@@ -61,13 +61,9 @@ def run(options: RunOptions) -> int:
     with ReceivedSignals() as received:
         sink = Sink(sys.stdout.buffer, sys.stderr.buffer, received.broken)
 
-        def say(message: str) -> None:
-            if message:
-                line = f"tfdp run: {message}\n"
-                sink.write(sink.stderr, [line.encode(errors="backslashreplace")])
-
         attempts: list[Attempt] = []
         starter = Starter(options, command, environ, mpi, received, sink, end)
+        say = starter.say
         try:
             with (
                 Places(options, environ, say, lambda: look_up(starter)) as places,

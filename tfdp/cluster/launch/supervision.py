@@ -119,6 +119,8 @@ class Supervisor:
       end: The monotonic time at which the limit ends the run; infinite without one.
       order: Asked once a second for an order.
       hung: Asked once a second which rank hangs, in words.
+      is_apart: Returns whether the others go on without a rank that has failed.
+      start_again: Starts such a rank again, and returns its process; None: it stays away.
       launcher: MPI's launcher, if it starts the ranks.
     """
 
@@ -131,9 +133,13 @@ class Supervisor:
         end: float,
         order: Callable[[], Order | None],
         hung: Callable[[], str],
+        is_apart: Callable[[RankProcess], bool] = lambda rank: False,
+        start_again: Callable[[RankProcess], RankProcess | None] = lambda rank: None,
         launcher: RankProcess | None = None,
     ) -> None:
-        self._ranks = ranks
+        self._ranks = list(ranks)
+        self._away: set[RankProcess] = set()  # who has failed, and does not end the others
+        self._is_apart, self._start_again = is_apart, start_again
         self._received = received
         self._describe = describe
         self._absent = absent
@@ -165,7 +171,39 @@ class Supervisor:
                     if key.data.finished:
                         selector.unregister(key.fileobj)
                 self._act(time.monotonic())
+                for process in self._come_again():
+                    selector.register(process.report, selectors.EVENT_READ, process)
+                    everyone.append(process)
         return self._outcome or self._state()
+
+    def _come_again(self) -> list[RankProcess]:
+        """Starts ranks again without which the others go on, where that is to be."""
+        if self._outcome is not None:
+            return []
+        came = []
+        for place, rank in enumerate(self._ranks):
+            if not (rank.finished and rank.failed) or rank in self._away:
+                continue
+            if not self._others_go_on(rank):
+                continue
+            again = self._start_again(rank)
+            if again is None:
+                self._away.add(rank)
+            else:
+                self._ranks[place] = again
+                came.append(again)
+        return came
+
+    def _others_go_on(self, rank: RankProcess) -> bool:
+        others = [each for each in self._ranks if each is not rank]
+        return self._is_apart(rank) and any(each.returncode in (None, 0) for each in others)
+
+    def _failures(self) -> list[RankProcess]:
+        """Returns the ranks whose failure ends the others."""
+        failed = [rank for rank in self._ranks if rank.failed]
+        if len(failed) < len(self._ranks):
+            failed = [rank for rank in failed if not self._others_go_on(rank)]
+        return failed
 
     def _next_deadline(self) -> float:
         deadlines = [when for when, _ in self._to_send]
@@ -176,7 +214,7 @@ class Supervisor:
 
     def _failure_deadline(self) -> float:
         """Returns when the other ranks are ended; by then the cause has shown itself."""
-        failures = [self._describe(rank) for rank in self._ranks if rank.failed]
+        failures = [self._describe(rank) for rank in self._failures()]
         if not failures and not self._launcher_first():
             return float("inf")
         clear = self._launcher_first() or not all(failure.is_consequence for failure in failures)
@@ -281,7 +319,7 @@ class Supervisor:
         self._outcome = self._outcome or self._state(timed_out)
 
     def _state(self, timed_out: bool = False) -> Outcome:
-        failed = tuple(r.rank for r in self._ranks if r.failed and self._of_itself(r))
+        failed = tuple(r.rank for r in self._failures() if self._of_itself(r))
         ended_well = [rank.rank for rank in self._ranks if rank.returncode == 0]
         return Outcome(
             signal=self._signal,

@@ -81,6 +81,7 @@ class ClusterProcesses(Meetings):
     Attributes:
       rank: The rank of this process.
       world_size: The number of processes.
+      turns: None: the ranks share each batch.
       local_size: The number of devices per process, the same in all.
       addresses: The address where TensorFlow listens in each process, "host:port".
       hosts: For each process the index of its host.
@@ -91,6 +92,8 @@ class ClusterProcesses(Meetings):
         Where the ranks wait for each other, the first that differs is named. Another thread reads
         them.
     """
+
+    turns = None
 
     def __init__(
         self, cluster: Cluster, local_size: int, timeout_seconds: float, startup_seconds: float

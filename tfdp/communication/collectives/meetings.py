@@ -22,6 +22,16 @@ class Meetings:
     board: ControlChannel
 
     @property
+    def cluster_rank(self) -> int:
+        """The number of this process among all of the cluster, which are the group."""
+        return self.rank
+
+    @property
+    def cluster_size(self) -> int:
+        """Number of processes in the cluster, which are the group."""
+        return self.world_size
+
+    @property
     def said_by(self) -> str:
         """The beginning of errors that must name the rank."""
         return f"Rank {self.rank}: "
@@ -61,6 +71,10 @@ class Meetings:
         options = json.loads(json.dumps(options))  # as the others get it
         told = [post.value for post in self.board.all_gather(subject, options)]
         rank_comparison.check(self.said_by, subject, told, fix)
+
+    def staleness(self) -> Mapping[int, int]:
+        """Returns {}: no update waits for another, or all come together."""
+        return {}
 
     def fail(self, error: Exception) -> None:
         """Tells all ranks of `error`, with which they end."""

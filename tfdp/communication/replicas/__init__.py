@@ -45,7 +45,7 @@ from tfdp.communication.replicas.batch_shard import (
     rows_of,
 )
 from tfdp.communication.replicas.one_process import OneProcess
-from tfdp.communication.replicas.process_group import Agreement, ProcessGroup
+from tfdp.communication.replicas.process_group import Agreement, ProcessGroup, Turns
 from tfdp.communication.replicas.replicas_protocol import Replicas, Rows
 from tfdp.communication.replicas.strategy_access import (
     CompilesPrograms,
@@ -76,6 +76,7 @@ __all__ = [
     "Replicas",
     "Rows",
     "TurnBatchShard",
+    "Turns",
     "Value",
     "batch_fingerprints",
     "can_be_sharded",

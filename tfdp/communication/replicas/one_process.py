@@ -18,6 +18,7 @@ from tfdp.communication.engines import (
     TensorFlowEngine,
     next_key,
 )
+from tfdp.communication.replicas.process_group import Turns
 
 
 class OneProcess:
@@ -40,6 +41,21 @@ class OneProcess:
         self.settings: dict[str, Callable[[], bool]] = {}
         self.counters: ProgressCounters | None = None
         self._posts: dict[str, Post] = {}
+
+    @property
+    def cluster_rank(self) -> int:
+        """0: the process is all that there is."""
+        return 0
+
+    @property
+    def cluster_size(self) -> int:
+        """1: the process is all that there is."""
+        return 1
+
+    @property
+    def turns(self) -> Turns | None:
+        """None: the process takes each batch whole."""
+        return None
 
     @property
     def said_by(self) -> str:
@@ -95,6 +111,10 @@ class OneProcess:
     def gather_eagerly(self, value: tf.Tensor, axis: int) -> tf.Tensor:
         """Returns the tensor, for there is no other to join it with."""
         return value
+
+    def staleness(self) -> Mapping[int, int]:
+        """Returns {}: no update waits for another, or all come together."""
+        return {}
 
     def fail(self, error: Exception) -> None:
         """Does nothing, for there is no other process to tell."""

@@ -49,6 +49,28 @@ class Agreement(Protocol):
         """
 
 
+class Turns(Protocol):
+    """The parts of training batches that ranks which do not wait for each other take in turn."""
+
+    @property
+    def parts(self) -> int:
+        """The number of parts of each batch."""
+
+    def begin(self) -> int | None:
+        """Begins a training, and returns the number of the pass over its data to begin with.
+
+        A rank that comes again begins where the others are; None: they have ended this training.
+        """
+
+    def dataset(self) -> Callable[[int, int], int]:
+        """Returns what gives turns of the data of the training that has begun.
+
+        Returns:
+          A function of the number of a pass over the dataset, and of the last part of the pass
+          that this rank was given, -1 for none; it returns the next.
+        """
+
+
 class ProcessGroup(Protocol):
     """The processes that hold the replicas: one, or those of a cluster.
 
@@ -74,6 +96,18 @@ class ProcessGroup(Protocol):
     @property
     def world_size(self) -> int:
         """Number of processes."""
+
+    @property
+    def cluster_rank(self) -> int:
+        """The number of this process in the cluster, where it may be a group of its own."""
+
+    @property
+    def cluster_size(self) -> int:
+        """Number of processes in the cluster."""
+
+    @property
+    def turns(self) -> Turns | None:
+        """The parts of training batches that this group takes; None: it takes each batch whole."""
 
     @property
     def local_size(self) -> int:
@@ -150,6 +184,9 @@ class ProcessGroup(Protocol):
 
     def gather_eagerly(self, value: tf.Tensor, axis: int) -> tf.Tensor:
         """Concatenates the processes' tensors along `axis`, outside of graphs."""
+
+    def staleness(self) -> Mapping[int, int]:
+        """Returns how often what came here was so many updates late; {} where all come together."""
 
     # ---- failing
 

@@ -16,10 +16,11 @@ from tfdp.data.distributed._tensorflow import (
     input_lib,
     regroup,
 )
+from tfdp.data.distributed.batches_in_turn import in_turn
 from tfdp.data.distributed.shard_dataset import ShardDataset
 from tfdp.data.distributed.shard_iterator import plain_iterator
 from tfdp.data.distributed.turn_iterator import TurnIterator
-from tfdp.data.feed import AbstractFeed
+from tfdp.data.feed import AbstractFeed, call_of_trainer
 
 _OF_REPLICAS = (
     "`experimental_replication_mode` must be PER_WORKER in `experimental_distribute_dataset`, "
@@ -66,6 +67,8 @@ class DatasetDistribution(MirroredExtended):
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
         if _are_of_replicas(options):
             raise NotImplementedError(_OF_REPLICAS)
+        if self.processes.turns is not None and getattr(call_of_trainer(), "trains", False):
+            dataset = in_turn(dataset, self.processes.turns)
         distributed = self._distribute_dataset(dataset, options)
 
         def mapped(fn: Callable[..., Any], key: Any) -> Any:

@@ -1,7 +1,7 @@
 """The end of a round: one mean of the replicas' weights, or a mix with others'.
 
-What a round needs is in its optimizer: see `local_sgd_state`. These functions are called in branches
-that all replicas take alike.
+What a round needs is in its optimizer: see `local_sgd_state`. These functions are called in
+branches that all replicas take alike.
 """
 
 import functools

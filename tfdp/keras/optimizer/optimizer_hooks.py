@@ -27,6 +27,7 @@ from tfdp.keras._keras import (
 )
 from tfdp.keras.nested_optimizers import is_outer, optimizers_of
 from tfdp.keras.optimizer import run_updates, update_protocol
+from tfdp.keras.optimizer.asynchronous_updates import AsynchronousUpdates
 from tfdp.keras.optimizer.backup_updates import BackupUpdates
 from tfdp.keras.optimizer.compressed_shards import CompressedParts
 from tfdp.keras.optimizer.compressed_updates import Compressed, CompressedUpdates
@@ -35,7 +36,7 @@ from tfdp.keras.optimizer.local_sgd_rounds import LocalSGDRounds
 from tfdp.keras.optimizer.sharded_updates import ShardedUpdates
 from tfdp.keras.optimizer.update_protocol import Updating
 from tfdp.keras.replica_step import ReplicaStep, current
-from tfdp.synchronization import Delayed
+from tfdp.synchronization import Asynchronous, Delayed
 from tfdp.synchronization.weight_averaging import WeightAveraging
 
 
@@ -51,6 +52,8 @@ def updating_of(optimizer: BaseOptimizer) -> Updating:
         if isinstance(exchange.compression, UpdateCompression):
             return CompressedParts(of_windows, exchange.compression)
         return ShardedUpdates(of_windows, exchange.cast)
+    if isinstance(exchange.synchronization, Asynchronous):
+        return AsynchronousUpdates(exchange.synchronization.every)
     if isinstance(exchange.synchronization, Delayed):
         return DelayedUpdates(exchange.synchronization.steps)
     if not exchange.replicas_wait:
@@ -64,15 +67,19 @@ def updating_of(optimizer: BaseOptimizer) -> Updating:
     return Updating()
 
 
-def end_rounds(strategy: Any, owner: Any) -> None:
+def end_rounds(strategy: Any, owner: Any, with_epoch: bool = False) -> None:
     """Ends what the updates of optimizers have left open; all processes must call it.
 
     Args:
       strategy: The strategy.
-      owner: An optimizer, or a model, for its optimizers.
+      owner: An optimizer, or a model, for its optimizers and the state of its layers.
+      with_epoch: Whether it is the end of an epoch of `fit`, at which some stays open.
     """
     for one in optimizers_of(owner):
-        updating_of(one).end(strategy, one)
+        updating = updating_of(one)
+        if not with_epoch or updating.ends_with_epochs:
+            updating.end(strategy, one)
+            updating.end_state(strategy, getattr(owner, "non_trainable_variables", ()))
 
 
 def tell_updates(strategy: Any, model: Any) -> None:

@@ -54,7 +54,13 @@ _update = contextvars.ContextVar("update", default=_NO_UPDATE)
 
 
 class Updating:
-    """Gradients are summed whole."""
+    """Gradients are summed whole.
+
+    Attributes:
+      ends_with_epochs: Whether an epoch of `fit` ends what updates have left open; else `fit` does.
+    """
+
+    ends_with_epochs = True
 
     def building(
         self, optimizer: BaseOptimizer, variables: Sequence[Any]
@@ -133,6 +139,14 @@ class Updating:
 
     def tell(self, strategy: Any) -> None:
         """Says what is to be said of the updates of a `fit` at its end. All processes call it."""
+
+    def end_state(self, strategy: Any, variables: Sequence[Any]) -> None:
+        """Gives all processes what layers keep, where each has its own. All must call it.
+
+        Args:
+          strategy: The strategy.
+          variables: The variables of a model that no optimizer updates.
+        """
 
     def check_left_out(self) -> None:
         """Checks that a method of the user's own may leave gradients out; whole sums are used then.

@@ -116,7 +116,7 @@ def back_up(original: Callable[..., Any], self: Any) -> Any:
 @hook(keras.callbacks.CSVLogger, "on_train_begin")
 def csv_logger(original: Callable[..., Any], self: Any, logs: Any = None) -> Any:
     """Lets the ranks other than 0 write their rows to the null device."""
-    if processes_of(self.model.distribute_strategy).rank != 0:
+    if processes_of(self.model.distribute_strategy).cluster_rank != 0:
         self.filename = os.devnull
     return original(self, logs)
 
@@ -124,7 +124,7 @@ def csv_logger(original: Callable[..., Any], self: Any, logs: Any = None) -> Any
 @hook(keras.callbacks.TensorBoard, "set_model")
 def tensorboard(original: Callable[..., Any], self: Any, model: Any) -> Any:
     """Lets the ranks other than 0 write their events to a folder that is deleted at their end."""
-    if processes_of(model.distribute_strategy).rank != 0:
+    if processes_of(model.distribute_strategy).cluster_rank != 0:
         kept = contextlib.ExitStack()
         self.log_dir = kept.enter_context(temporary_folder())
         weakref.finalize(self, kept.close)

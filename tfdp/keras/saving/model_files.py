@@ -144,7 +144,8 @@ def on_rank_0(model: Any, path: str, act: Callable[[], Any], with_optimizers: bo
     strategy: Any = strategy_of_model(model)
     processes = processes_of(strategy)
     if processes.world_size == 1:  # an error is raised as it is
-        act()
+        if processes.cluster_rank == 0:
+            act()
         return
     with _read_together(strategy, model, with_optimizers):
         failed: Exception | None = None

@@ -21,6 +21,8 @@ from tfdp.communication.replicas import (
     FullBatchShard,
     TurnBatchShard,
     compiler_of,
+    is_of_tfdp,
+    processes_of,
     replicas_of,
     sharder_of,
 )
@@ -41,10 +43,12 @@ class _Call(NamedTuple):
     Attributes:
       takes_shards: Whether it is `predict`, with Keras' own `make_predict_function`.
       place: The place in the data of a `fit`, if a checkpoint keeps it.
+      trains: Whether the data that are distributed now are those that it trains on.
     """
 
     takes_shards: bool = False
     place: AbstractPlace | None = None
+    trains: bool = False
 
 
 def _call() -> _Call:
@@ -113,7 +117,10 @@ def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) 
         key = tuple(sorted(weights.items()))
         feed = kwargs["x"] = mapped(make_class_weight_map_fn(weights), key)
     strategy = kwargs.get("distribute_strategy")
-    if replicas_of(strategy) is not None and _is_of_no_batches(feed):
+    trains = "class_weight" in kwargs  # those of validation are made within `fit`, too
+    self._tfdp_takes_turns = trains and takes_turns(strategy)
+    whole = replicas_of(strategy) is not None and _is_of_no_batches(feed)
+    if whole and not self._tfdp_takes_turns:
         kwargs["distribute_strategy"] = _DEFAULT
     if isinstance(feed, AbstractFeed):
         if kwargs.get("steps_per_epoch"):
@@ -133,7 +140,10 @@ def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) 
         kwargs |= {"x": feed, "shuffle": False}
         self._tfdp_feed = feed
     self._tfdp_gives_shards = _call().takes_shards
-    original(self, **kwargs)
+    with trainer_knows_feeds(_call()._replace(trains=trains)):
+        original(self, **kwargs)
+    if self._tfdp_takes_turns:
+        self._num_batches = None
 
 
 @hook(TFEpochIterator, "_get_iterator")
@@ -168,6 +178,8 @@ def enumerate_iterator(original: Callable[..., Any], self: Any) -> Any:
     feed = getattr(self, "_tfdp_feed", None)
     if feed is not None:
         self._num_batches = feed.batches_left
+    elif getattr(self, "_tfdp_takes_turns", False):
+        self._num_batches = None  # which is known when all parts are taken
     place, given = _call().place, lambda: _length(self)
     steps = original(self) if place is None else place.executions(original, self, given)
     return _counted(self, feed, steps) if feed is not None and self._tfdp_counts else steps
@@ -208,8 +220,15 @@ def interrupted_warning(original: Callable[..., Any], self: Any) -> None:
     feed = getattr(self, "_tfdp_feed", None)
     if feed is not None:
         feed.end()
-    if feed is None or self.steps_per_epoch:
+    in_turn = getattr(self, "_tfdp_takes_turns", False)
+    if (feed is None and not in_turn) or self.steps_per_epoch:
         original(self)
+
+
+def takes_turns(strategy: Any) -> bool:
+    """Returns whether `fit` takes parts of batches, which end where others have taken the rest."""
+    turns = processes_of(strategy).turns if is_of_tfdp(strategy) else None
+    return turns is not None and turns.parts > 1
 
 
 def known_alike(share: Any, element_spec: Any) -> Any:

@@ -52,9 +52,32 @@ def _run(name: str, original: Callable[..., Any], model: Any, args: Any, kwargs:
         if replicas_of(model.distribute_strategy) is not None:
             rate_check.prepare(model, bound.arguments)
         _watch_epochs(model, bound.arguments)
+        _begin_where_others_are(model, bound.arguments)
     checkpoint = _arrange(name, bound.arguments)
     with feeding.explained(bound.arguments), feeding.during(name, model, checkpoint):
         return _run_arranged(name, original, model, bound)
+
+
+def _begin_where_others_are(model: Any, arguments: dict[str, Any]) -> None:
+    """Leaves out epochs of a `fit` that other ranks, which do not wait for this one, have had.
+
+    Raises:
+      ValueError: A callback goes on with a training from a file, of all ranks together.
+    """
+    turns = processes_of(model.distribute_strategy).turns
+    if turns is None or turns.parts == 1:
+        return
+    kinds = (Checkpoint, keras.callbacks.BackupAndRestore)
+    for callback in feeding.callbacks_in(arguments):
+        if isinstance(callback, kinds):
+            raise ValueError(
+                f"{type(callback).__name__} keeps the place of all ranks in a training together, "
+                "but the ranks train apart, each at its own place. A rank that starts again takes "
+                "the weights that the others have; keep weights with "
+                "`keras.callbacks.ModelCheckpoint`, which rank 0 writes."
+            )
+    begun, first, epochs = turns.begin(), arguments["initial_epoch"], arguments["epochs"]
+    arguments["initial_epoch"] = epochs if begun is None else min(first + begun, epochs)
 
 
 def _watch_epochs(model: Any, arguments: dict[str, Any]) -> None:
@@ -88,6 +111,8 @@ def _run_arranged(
             scope_errors.warn_of_forgotten(model)
         return original(*bound.args, **bound.kwargs)
     processes = processes_of(model.distribute_strategy)
+    if processes.cluster_rank != 0:
+        bound.arguments["verbose"] = 0
     if processes.world_size == 1:  # there is no other rank to compare with
         return original(*bound.args, **bound.kwargs)
     # Within `fit`, validation calls `evaluate` with data that `fit` has compared already.
@@ -110,8 +135,6 @@ def _run_arranged(
         processes.settings[collectives.STOP_TRAINING] = lambda: getattr(
             trained(), "stop_training", False
         )
-    if processes.rank != 0:
-        bound.arguments["verbose"] = 0
     with processes.explained():
         return original(*bound.args, **bound.kwargs)
 
@@ -167,7 +190,7 @@ def _checkpoint_among(callbacks: Sequence[Any], data: Any) -> Checkpoint | None:
       data: What `fit` is given as `x`.
 
     Raises:
-      ValueError: There are two, or one that keeps a training in another way.
+      ValueError: There are two, or one that keeps a training in another way; or ranks train apart.
     """
     keeping = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
     backups = [c for c in callbacks if isinstance(c, keras.callbacks.BackupAndRestore)]
@@ -221,7 +244,7 @@ def _end_epoch(model: Any) -> None:
     """Ends the rounds that are open; all processes must call it."""
     strategy = model.distribute_strategy
     if exchange_of(strategy).synchronization is not None:
-        optimizer_hooks.end_rounds(strategy, model)
+        optimizer_hooks.end_rounds(strategy, model, with_epoch=True)
 
 
 class _Rounds(keras.callbacks.Callback):
@@ -250,7 +273,8 @@ class _Rounds(keras.callbacks.Callback):
                 return
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Makes the moving averages one that Keras has just written into the weights."""
+        """Ends what epochs leave open, and averages what Keras has just written into weights."""
+        optimizer_hooks.end_rounds(self.model.distribute_strategy, self.model)
         local_sgd_rounds.end_averages(self.model)
         optimizer_hooks.tell_updates(self.model.distribute_strategy, self.model)
 

@@ -18,6 +18,7 @@ from tfdp.compression.exchange import exchange_of
 from tfdp.keras import scope_errors, step_recording
 from tfdp.keras.divergent_variables import check_round_ended
 from tfdp.keras.trainer import step_agreement
+from tfdp.keras.trainer.feeding import takes_turns
 from tfdp.keras.trainer.own_logs import with_own_logs
 
 # Where Keras keeps the functions of its methods.
@@ -51,7 +52,8 @@ def made(
             try:
                 return run(_shards(strategy, iterator))
             except tf.errors.OutOfRangeError:
-                steps.end_data()
+                if not (trains and takes_turns(strategy)):  # else the step is no step of anyone's
+                    steps.end_data()
                 raise
 
     function.recorder = recorder  # type: ignore[attr-defined]

@@ -31,7 +31,7 @@ class OneDeviceView(tf.distribute.Strategy):
         >>> tfdp.XLAStrategy().rank
         0
         """
-        return self.extended.processes.rank
+        return self.extended.processes.cluster_rank
 
     @property
     def world_size(self) -> int:
@@ -41,7 +41,7 @@ class OneDeviceView(tf.distribute.Strategy):
         >>> tfdp.DataParallelStrategy(devices=["CPU:0", "CPU:1"]).world_size
         1
         """
-        return self.extended.processes.world_size
+        return self.extended.processes.cluster_size
 
 
 class OneDevicePrograms(OneDeviceView):

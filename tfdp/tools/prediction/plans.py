@@ -26,7 +26,7 @@ class Plan:
       topology: A name, or a topology.
       bucket_bytes: The strategy's `bucket_bytes`.
       compression: A name of :data:`tfdp.tools.prediction.sending.COMPRESSIONS`.
-      synchronization: "none", "local_sgd", "delayed" or "backup".
+      synchronization: "none", "local_sgd", "delayed", "backup" or "asynchronous".
       every: The updates in a synchronization's round.
       shard: What is divided among the ranks; see :data:`tfdp.tools.prediction.memory.SHARDS`.
       accumulation: The optimizer's `gradient_accumulation_steps`.
@@ -61,6 +61,11 @@ class Plan:
         """Whether a step's gradients travel while the next one computes."""
         return self.synchronization == "delayed"
 
+    @property
+    def is_apart(self) -> bool:
+        """Whether no rank waits for another."""
+        return self.synchronization == "asynchronous"
+
     def arguments(self) -> list[str]:
         """Returns the arguments of `tfdp.DataParallelStrategy`, as a program writes them."""
         written = []
@@ -76,8 +81,12 @@ class Plan:
         if self.compression != "none":
             written.append(COMPRESSIONS[self.compression].argument)
         if self.synchronization != "none":
-            methods = {"delayed": "Delayed()", "backup": "BackupWorkers(1)"}
-            method = methods.get(self.synchronization, f"LocalSGD({self.every})")
+            method = {
+                "delayed": "Delayed()",
+                "backup": "BackupWorkers(1)",
+                "local_sgd": f"LocalSGD({self.every})",
+                "asynchronous": f"Asynchronous({self.every})",
+            }[self.synchronization]
             written.append(f"synchronization=tfdp.synchronization.{method}")
         if self.shard != "none":
             written.append(f'shard="{self.shard}"')
@@ -178,6 +187,9 @@ def predict(
     "parameters" it gets them twice a step, which the forward and the backward pass hide but for
     what does not fit into them, and for the first bucket. A compression acts on the parts of sums.
 
+    Ranks that train apart skip step 2, the sum of step 4, and step 5: each goes at its own pace. At
+    a round's end each sends to all others, and receives, what the halves of a direct sum do.
+
     Args:
       plan: The plan; one rank alone has nothing to shard.
       work: What a replica computes.
@@ -193,9 +205,11 @@ def predict(
     forward = cluster.slowdown * work.forward_seconds
     backward = cluster.slowdown * work.backward_seconds
     counted = max(1, cluster.ranks - plan.dropped)
-    pace = slowest(cluster.ranks, work.deviation, cluster.ranks - counted)
+    late = slowest(cluster.ranks, work.deviation, cluster.ranks - counted)
+    pace = 1.0 if plan.is_apart else late
     computed = pace * (forward + backward)
-    waits = compression.waits or plan.synchronization in ("local_sgd", "backup")
+    waits = compression.waits or plan.synchronization in ("local_sgd", "backup", "asynchronous")
+    topology = "direct" if plan.is_apart else plan.topology
     arrivals, gathering, halves = [], 0.0, []
     tensors = work.tensors
     if plan.synchronization != "none":  # all rows of tables travel
@@ -207,7 +221,7 @@ def predict(
             gathering += gathered.seconds
             halves.append((sum_.core_seconds + sum_.seconds, gathered.seconds))
         else:
-            sum_ = sum_of(bucket.tensors, cluster, plan.topology, compression)
+            sum_ = sum_of(bucket.tensors, cluster, topology, compression)
         ready = computed if waits else pace * (forward + bucket.ready * backward)
         ready = 0.0 if plan.is_delayed else ready
         arrivals.append((ready, sum_))
@@ -218,16 +232,16 @@ def predict(
         after = exposed if waits else None
         sending, gathering = _of_weights(halves, pace * forward, pace * backward, after), 0.0
     updating = work.update_seconds / plan.accumulation
+    if not plan.is_apart:
+        sending += _seconds_of([_ENDING], plan, cluster)
+        sending += _seconds_of(_of_layers(plan, work), plan, cluster)
     return Prediction(
         plan=plan,
         ranks=cluster.ranks,
         hosts=cluster.hosts,
         compute_seconds=forward + backward,
         late_seconds=computed - (forward + backward),
-        communication_seconds=sending
-        + gathering / updates
-        + _seconds_of([_ENDING], plan, cluster)
-        + _seconds_of(_of_layers(plan, work), plan, cluster),
+        communication_seconds=sending + gathering / updates,
         update_seconds=cluster.slowdown * updating / (cluster.ranks if shards else 1),
         other_seconds=cluster.slowdown * work.other_seconds,
         memory=memory_of(

@@ -89,6 +89,12 @@ def candidates(
         )
         for every, topology in itertools.product(rounds, topologies)
     ]
+    apart += [
+        dataclasses.replace(
+            base, topology="native", compression="none", synchronization="asynchronous", every=every
+        )
+        for every in rounds
+    ]
     delayed = [
         dataclasses.replace(base, topology=topology, compression="none", synchronization="delayed")
         for topology in (topologies if rounds else ())

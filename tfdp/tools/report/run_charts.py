@@ -150,11 +150,12 @@ def efficiency_bars(points: Sequence[Point]) -> Chart | None:
 
 
 def optimizer(run: LoggedRun) -> list[Chart]:
-    """Draws norm, trust ratios, compression error, loss scale and skipped steps, where logged.
+    """Draws norm, trust ratios, compression error, scale, skipped steps, staleness, where logged.
 
     >>> from types import SimpleNamespace as Fake
     >>> from tfdp.base.log_lines import StepLine
-    >>> log = Fake(steps=(StepLine(0, 1, 0, 1, 8, 1.0, gradient_norm=2.0),), restarts=())
+    >>> steps = (StepLine(0, 1, 0, 1, 8, 1.0, gradient_norm=2.0),)
+    >>> log = Fake(steps=steps, epochs=(), restarts=())
     >>> [chart.title for chart in optimizer(Fake(first=log))]
     ['Gradient norm']
     """
@@ -183,8 +184,45 @@ def optimizer(run: LoggedRun) -> list[Chart]:
         _by_step(run, "Skipped steps so far", skipped, "s1", name="skipped steps", zero=True)
         if total
         else None,
+        _staleness(run),
     ]
     return [chart for chart in charts if chart is not None]
+
+
+def _staleness(run: LoggedRun) -> Chart | None:
+    """Draws how late changes came to their home, of the first rank, by epoch."""
+    late = [(line.epoch, line.staleness) for line in run.first.epochs if line.staleness]
+    found = [(epoch, sorted((int(n), c) for n, c in counts.items() if c)) for epoch, counts in late]
+    found = [(epoch, counts) for epoch, counts in found if counts]
+    return line_chart(
+        "Staleness of changes",
+        [
+            Series(
+                "median",
+                [(epoch, _quantile(counts, 0.5)) for epoch, counts in found],
+                "s0",
+                band=[(counts[0][0], counts[-1][0]) for _, counts in found],
+            ),
+            Series("90 %", [(epoch, _quantile(counts, 0.9)) for epoch, counts in found], "s1"),
+        ],
+        x_label="epoch",
+        zero=True,
+        note="How many changes of other ranks came before, since a rank had taken the weights.",
+    )
+
+
+def _quantile(counts: Sequence[tuple[int, float]], part: float) -> float:
+    """Returns the least number below which, or at which, such a part of all is.
+
+    >>> _quantile([(0, 5), (1, 4), (7, 1)], 0.5), _quantile([(0, 5), (1, 4), (7, 1)], 0.95)
+    (0, 7)
+    """
+    below, total = 0.0, sum(times for _, times in counts)
+    for number, times in counts:
+        below += times
+        if below >= part * total:
+            return number
+    return counts[-1][0]
 
 
 def rank_label(rank: int, host: str) -> str:

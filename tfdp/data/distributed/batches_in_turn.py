@@ -1,0 +1,81 @@
+"""Parts of batches, of which each process takes the next that no other has taken."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdp.communication.replicas import Turns
+from tfdp.data.distributed import batch_sharding
+
+# Where `BatchShard.place` has the number of a share's rows.
+_COUNT = 1
+
+
+def in_turn(dataset: Any, turns: Turns) -> Any:
+    """Returns the dataset of those parts of batches that this process takes.
+
+    Each batch is divided into parts as for replicas. When the process begins a step, it takes for
+    the next one the first part that is free, of any batch: a slow process takes fewer. All
+    processes read all batches, in the same order, and each part is taken once in a pass.
+
+    Args:
+      dataset: The batches, the same in all processes.
+      turns: Gives the turns.
+
+    Returns:
+      A dataset of parts; each of its iterators is one more pass.
+
+    Raises:
+      ValueError: The elements cannot be divided.
+    """
+    if turns.parts == 1:
+        return dataset
+    shares = batch_sharding.divide_dataset(dataset, turns.parts)
+    if shares is None:
+        raise ValueError(
+            "Ranks that train apart take parts of batches in turn, so the training data of `fit` "
+            "must be arrays, or a `tf.data.Dataset` of batches with an axis of examples, but "
+            f"received {type(dataset).__name__} of {getattr(dataset, 'element_spec', None)}. Give "
+            "`fit` arrays or such a dataset."
+        )
+    passes, turn = itertools.count(), turns.dataset()
+
+    def begin(_: tf.Tensor) -> tf.Tensor:
+        return tf.numpy_function(lambda: np.int64(next(passes)), [], tf.int64)
+
+    @tf.autograph.experimental.do_not_convert
+    def parts(number: tf.Tensor) -> tf.data.Dataset:
+        number = tf.ensure_shape(number, [])
+        found = shares.filter(lambda share, place, *known: place[_COUNT] > 0)
+        found = found.map(lambda share, place, *known: share).enumerate()
+        found = found.scan(tf.constant(-1, tf.int64), _taker(turn, number))
+        return found.filter(lambda taken, share: taken).map(lambda taken, share: share)
+
+    # The turn of the next step is asked for while this one computes.
+    taken = tf.data.Dataset.range(1).map(begin).flat_map(parts).prefetch(1)
+    options = tf.data.Options()
+    options.deterministic = True
+    return taken.with_options(options)
+
+
+def _taker(turn: Callable[[int, int], int], number: tf.Tensor) -> Callable[..., Any]:
+    """Returns what says of each part whether this process takes it, and asks for the next turn."""
+
+    def asked(number: np.ndarray, last: np.ndarray) -> np.int64:
+        return np.int64(turn(int(number), int(last)))
+
+    @tf.autograph.experimental.do_not_convert
+    def take(next_: tf.Tensor, part: Any) -> Any:
+        index, share = part
+
+        def ask() -> tf.Tensor:
+            found = tf.numpy_function(asked, [number, next_], tf.int64)
+            return tf.ensure_shape(found, [])
+
+        next_ = tf.cond(next_ < index, ask, lambda: next_)
+        return next_, (tf.equal(next_, index), share)
+
+    return take

@@ -1,0 +1,157 @@
+"""Updates of a rank that trains apart: after each round it exchanges weights with their homes.
+
+The replicas of the rank's process sum their gradients in each step, and hold the same weights. So
+one of them exchanges, from the host, and the others are sent what it has taken.
+"""
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdp.callbacks.checkpoint.model_variables import tensorflows
+from tfdp.communication.homes import RanksApart
+from tfdp.communication.replicas import Value, processes_of
+from tfdp.keras._keras import (
+    BaseOptimizer,
+    iterations_of_optimizer,
+    strategy_of_optimizer,
+    variables_of_optimizer,
+)
+from tfdp.keras.nested_optimizers import innermost, is_wrapper
+from tfdp.keras.optimizer.per_replica_updates import call, when
+from tfdp.keras.optimizer.update_protocol import Updating
+from tfdp.keras.replica_step import Phase, ReplicaStep
+
+# The attribute of an optimizer with the name of its weights at their homes. Keras would track one
+# that is set in the usual way.
+_VECTOR = "tfdp_vector"
+
+
+class AsynchronousUpdates(Updating):
+    """Updates by the sums of a rank's own gradients, and an exchange after each round.
+
+    Args:
+      every: The number of updates in a round.
+    """
+
+    ends_with_epochs = False
+
+    def __init__(self, every: int) -> None:
+        self._every = every
+
+    @contextlib.contextmanager
+    def building(self, optimizer: BaseOptimizer, variables: Sequence[Any]) -> Iterator[None]:
+        """Gives the variables the weights that are at their homes, once the optimizer is built."""
+        yield
+        if is_wrapper(optimizer) or _VECTOR in vars(optimizer):
+            return
+        held = variables_of_optimizer(optimizer)
+        _check(held)
+        with tf.init_scope():
+            processes = _processes(optimizer)
+            name = vars(optimizer)[_VECTOR] = processes.vector()
+            _set(held, processes.homes.begin(name, _joined(held)))
+            if rounds := processes.homes.rounds(name):  # of a rank that comes again
+                steps = self._every * (optimizer.gradient_accumulation_steps or 1)
+                iterations_of_optimizer(optimizer).assign(rounds * steps)
+
+    @contextlib.contextmanager
+    def reaching(
+        self, optimizer: BaseOptimizer, gradients: list[Value | None], variables: Sequence[Any]
+    ) -> Iterator[list[Value | None]]:
+        """Exchanges after the update that ends a round."""
+        optimizers = [one for one in innermost(optimizer) if _VECTOR in vars(one)]
+        before = [tf.identity(tf.convert_to_tensor(one.iterations)) for one in optimizers]
+        yield gradients
+        for one, count in zip(optimizers, before, strict=True):
+            updates = tf.convert_to_tensor(one.iterations)
+            ends = tf.equal(updates % self._every, 0) & (updates > count)
+            if tf.executing_eagerly():  # one device's update, which is written to all replicas
+                if ends:
+                    held = variables_of_optimizer(one)
+                    _set(held, _processes(one).exchange(vars(one)[_VECTOR], _joined(held)))
+                continue
+            exchange = functools.partial(_exchange, one)
+            call([ends], exchange, lambda values: [], variables_of_optimizer(one))
+
+    def end(self, strategy: Any, optimizer: BaseOptimizer) -> None:
+        """Waits for all ranks to send what they have changed, and goes on as they do."""
+        name = vars(optimizer).get(_VECTOR)
+        if name is not None:
+            held = variables_of_optimizer(optimizer)
+            _set(held, _processes(optimizer).homes.end({name: _joined(held)})[name])
+
+    def end_state(self, strategy: Any, variables: Sequence[Any]) -> None:
+        """Gives all ranks the mean of what their layers keep, such as moving statistics."""
+        held = [each for each in variables if tf.as_dtype(each.dtype).is_floating]
+        processes = processes_of(strategy)
+        assert isinstance(processes, RanksApart)
+        if held and processes.cluster_size > 1:
+            _set(held, processes.homes.mean("the state of layers", _joined(held)))
+
+
+def _exchange(
+    optimizer: BaseOptimizer, step: ReplicaStep, values: list[Value], are_own: list[bool]
+) -> list[Value]:
+    variables = variables_of_optimizer(optimizer)
+    processes, name = _processes(optimizer), vars(optimizer)[_VECTOR]
+    dtype = _dtype(variables)
+    own = [tf.convert_to_tensor(tensorflows(variable)) for variable in variables]
+
+    def exchanged() -> None:
+        flat = tf.concat([tf.reshape(tf.cast(value, dtype), [-1]) for value in own], 0)
+        if step.index == 0:
+            with tf.device("CPU:0"):
+                function = functools.partial(processes.exchange, name)
+                taken = tf.numpy_function(function, [flat], dtype)
+            flat = tf.ensure_shape(taken, flat.shape)
+        flat = step.replicas.broadcast_from_first(flat, dtype)
+        parts = tf.split(flat, [value.shape.num_elements() for value in own])
+        with step.during(Phase.UPDATE), step.replicas.identical_writes():
+            for variable, value, part in zip(variables, own, parts, strict=True):
+                held = tensorflows(variable)
+                held.assign(tf.cast(tf.reshape(part, value.shape), held.dtype))
+
+    when(values[0], exchanged)
+    return []
+
+
+def _processes(optimizer: BaseOptimizer) -> RanksApart:
+    processes = processes_of(strategy_of_optimizer(optimizer))
+    assert isinstance(processes, RanksApart)
+    return processes
+
+
+def _dtype(variables: Sequence[Any]) -> tf.DType:
+    """Returns the dtype in which weights are exchanged: float32, or float64 if some have that."""
+    return tf.float64 if any(each.dtype == "float64" for each in variables) else tf.float32
+
+
+def _check(variables: Sequence[Any]) -> None:
+    """Raises ValueError for variables that cannot be averaged as real numbers."""
+    for variable in variables:
+        if not tf.as_dtype(variable.dtype).is_floating:
+            raise ValueError(
+                "`Asynchronous` adds changes of floating-point weights, but "
+                f"{variable.path!r} is of {variable.dtype}. Use "
+                "synchronization=tfdp.synchronization.LocalSGD(every=10) for it."
+            )
+
+
+def _joined(variables: Sequence[Any]) -> np.ndarray:
+    """Returns the weights of this rank in one vector."""
+    dtype = _dtype(variables).as_numpy_dtype
+    return np.concatenate([np.asarray(each.numpy(), dtype).ravel() for each in variables])
+
+
+def _set(variables: Sequence[Any], joined: np.ndarray) -> None:
+    """Gives all copies of this rank the weights that a vector holds."""
+    place = 0
+    for variable in variables:
+        count = int(np.prod(variable.shape))
+        variable.assign(joined[place : place + count].reshape(variable.shape))
+        place += count
