@@ -3,7 +3,7 @@
 import collections
 
 import numpy as np
-from tfdp.base.batch_shards import share_sizes
+from tfdp.base.sharding import share_sizes
 
 
 def replay(events, first, trained, num_ranks, rate=1.0, momentum=0.0):

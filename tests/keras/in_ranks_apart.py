@@ -18,7 +18,7 @@ import pytest
 import tensorflow as tf
 
 import tfdp
-from tfdp.base import batch_shards
+from tfdp.base import sharding
 from tfdp.synchronization import Asynchronous
 
 FOLDER = pathlib.Path(os.environ.get("TFDP_TESTS_FOLDER", "."))
@@ -87,7 +87,7 @@ def parts_of(x, y, ranks):
     found = []
     for start in range(0, len(x), BATCH):
         rows = [array[start : start + BATCH] for array in (x, y)]
-        ends = np.cumsum(batch_shards.share_sizes(len(rows[0]), ranks))
+        ends = np.cumsum(sharding.share_sizes(len(rows[0]), ranks))
         for a, b in zip([0, *ends[:-1]], ends, strict=True):
             if b > a:
                 found.append([array[a:b] for array in rows])

@@ -70,13 +70,13 @@ class DataParallelStrategy(OneDevicePrograms):
         or not. If a step computes a norm of gradients, their sum travels uncompressed. None: no
         compression.
       synchronization: The method in place of a sum of gradients that each step waits for, an object
-        of `tfdp.synchronization`. With `Delayed()` the sum travels while the next step computes,
-        and is applied in it, as on one device that delays its gradients. With all others, such as
-        `LocalSGD(every=10)` or `DiLoCo(every=50)`, each replica updates its own weights. After so
-        many updates, at an epoch's end and in `synchronize` all replicas get one set of weights
-        again. In between a tape returns a replica's own gradients, and clipping acts on these.
-        Replicas no longer train as one device does; each method is that of its paper. With
-        `compression` the outer gradients of `DiLoCo` are compressed. None: gradients are summed.
+        of `tfdp.synchronization`. With `Delayed()` the sum travels while the next step computes;
+        with `BackupWorkers(1)` it is that of the ranks that come first. With all others, such as
+        `LocalSGD(every=10)`, each replica updates its own weights, until all get one set again:
+        after so many updates, at an epoch's end, and in `synchronize`. In between a tape returns a
+        replica's own gradients, and clipping acts on these. Replicas no longer train as one device
+        does; each method is that of its paper. With `compression` the outer gradients of `DiLoCo`
+        are compressed. None: gradients are summed.
       shard: The state of which each replica holds only a shard (ZeRO, 1910.02054). "optimizer":
         the optimizer's state, and moving averages. "gradients": also accumulated gradients; then
         each micro-batch sends half as much as a window does otherwise. "parameters": also weights
@@ -100,8 +100,7 @@ class DataParallelStrategy(OneDevicePrograms):
       timeout_seconds: The longest wait for a rank in a collective of a cluster. After it all ranks
         end with an error that names the rank. The latest strategy's value holds for the process.
       startup_timeout_seconds: The longest wait for all ranks of a cluster to start.
-      mesh: None. A mesh with a second axis is `XLAStrategy`'s.
-      layout_map: None, as `mesh`.
+      mesh, layout_map: None. A mesh with a second axis is `XLAStrategy`'s.
 
     Raises:
       TypeError: `compression` is no object of `tfdp.compression`, or `synchronization` none of
