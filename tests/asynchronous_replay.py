@@ -3,6 +3,7 @@
 import collections
 
 import numpy as np
+
 from tfdp.base.sharding import share_sizes
 
 
