@@ -121,7 +121,8 @@ def test_a_batch_of_images_stays_cut(on_devices):
     assert exchanged["all-gather"] == 2
 
 
-OF_KERNELS = CONVOLUTIONS | {
+OF_KERNELS = {
+    **{name: CONVOLUTIONS[name] for name in CONVOLUTIONS if "pairs" not in name},
     "plain": lambda images, kernel: tf.nn.conv2d(images, kernel, 1, "SAME"),
     "strided": lambda images, kernel: tf.nn.conv2d(images, kernel, 2, "SAME"),
     "dilated": lambda images, kernel: tf.nn.conv2d(images, kernel, 1, "SAME", dilations=2),
@@ -131,14 +132,14 @@ OF_KERNELS = CONVOLUTIONS | {
 }
 
 
-@pytest.mark.parametrize("sizes", tiers.first_of((2, 4), (4, 2), (1, 8)))
+@pytest.mark.parametrize(("batch", "model"), tiers.first_of((2, 4), (4, 2), (1, 8)))
 @pytest.mark.parametrize("name", tiers.cases(list(OF_KERNELS), ["plain", "depthwise"]))
-def test_kernels_that_are_sharded_have_one_device_s_gradient(on_devices, name, sizes):
+def test_kernels_that_are_sharded_have_one_device_s_gradient(on_devices, name, batch, model):
     draw = np.random.default_rng(0).normal
     images, kernel = draw(size=[16, 4, 4, 8]), draw(size=[8, 8, 8, 8])
     images, kernel = (tf.constant(each, tf.float32) for each in (images, kernel))
     expected = gradients_of_kernel(OF_KERNELS[name])(images, kernel)
-    mesh = dict(zip(("batch", "model"), sizes, strict=True))
+    mesh = {"batch": batch, "model": model}
     for axis in range(4):
         axes = tuple("model" if place == axis else None for place in range(4))
         strategy = on_devices(8, mesh=mesh, layout_map={"kernel": axes})
@@ -155,3 +156,29 @@ def test_kernels_that_are_sharded_have_one_device_s_gradient(on_devices, name, s
         assert variable._array.sharding.spec[axis] == "model"
         np.testing.assert_allclose(found, expected[0], rtol=1e-5, atol=1e-3)
         np.testing.assert_allclose(kernel - variable, expected[1], rtol=1e-5, atol=1e-3)
+
+
+def kept_of_rows(x):
+    return (tf.tensor_scatter_nd_max(x, [[1], [5], [1]], 3 * x[:3]),)
+
+
+ON_TWO_AXES = {
+    **{name: gradients_of_kernel(convolved) for name, convolved in CONVOLUTIONS.items()},
+    **{each.__name__: gradient(each) for each in (of_a_sequence, of_an_image, of_a_volume)},
+    "of_halves": gradient(of_halves),
+    "kept": kept_of_rows,
+}
+
+
+@pytest.mark.parametrize(("batch", "model"), tiers.first_of((4, 2), (2, 4)))
+@pytest.mark.parametrize("name", tiers.cases(list(ON_TWO_AXES), ["depthwise", "of_halves"]))
+def test_they_are_one_device_s_where_several_devices_have_each_row(on_devices, name, batch, model):
+    strategy = on_devices(8, mesh={"batch": batch, "model": model})
+    given = [[tf.constant(ROWS)]]
+    if name in CONVOLUTIONS:
+        draw = np.random.default_rng(0).normal
+        kernel = tf.constant(draw(size=[3, 3, 4, 2]), tf.float32)
+        images = [tf.constant(draw(size=[rows, 4, 4, 4]), tf.float32) for rows in (8, 12)]
+        given = [[each, kernel] for each in images]
+    for each in given:
+        check(strategy, ON_TWO_AXES[name], *each)
