@@ -284,7 +284,7 @@ class Empty:
 
 
 def check_overridden(extended, properties):
-    own = {"replicas", "processes", "topology", "num_replicas", "first_rank", "cuts"}
+    own = {"replicas", "processes", "topology", "num_replicas", "first_rank", "shards"}
     for name in vars(extended):
         if name in METHODS["MirroredExtended"]:
             assert hasattr(_tensorflow.MirroredExtended, name)

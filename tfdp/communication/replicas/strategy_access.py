@@ -3,7 +3,7 @@
 import abc
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import tensorflow as tf
 
@@ -223,17 +223,18 @@ def processes_of(strategy: tf.distribute.Strategy | None) -> ProcessGroup:
     return OneProcess() if owner is None else owner.processes
 
 
-@runtime_checkable
-class HasLayout(Protocol):
-    """A variable of TensorFlow whose layout a compiler chooses.
+class HasLayout:
+    """A variable of TensorFlow whose layout a compiler chooses. Its class must inherit this one.
+
+    Nobody asks other variables for these attributes: those of `tf.distribute` would read values.
 
     Attributes:
-      path: The path that Keras knows it by.
+      path: The path that Keras knows it by; else its name.
       follows: The weight that an optimizer keeps it for, whose layout it has; None: none.
     """
 
-    path: str
-    follows: object
+    path = ""
+    follows: object = None
 
 
 def sharding_of(variable: object) -> Sharding | None:

@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 from jax.sharding import NamedSharding
 
-from tfdp.communication.replicas import one_device
+from tfdp.communication.replicas import HasLayout, one_device
 from tfdp.keras._keras import SCRATCH_GRAPH
 from tfdp.strategy.xla._tensorflow import ResourceVariable, eager_mode
 from tfdp.strategy.xla.device_arrays import fetched, of_first, placed
@@ -36,19 +36,15 @@ _VARIABLE = "_tfdp_device_variable"
 MOVING = threading.RLock()
 
 
-class DeviceVariable(ResourceVariable):
+class DeviceVariable(HasLayout, ResourceVariable):
     """A variable of TensorFlow on the host, whose value may be on the devices instead.
 
     Attributes:
       is_weight: Whether it was made as trainable; `XLAStrategy` shards by it.
-      follows: The weight that an optimizer keeps it for, whose layout it has; None: none.
-      path: The path that Keras knows it by; else its name.
     """
 
     # Instances are made by TensorFlow and given this class: see `adopt`.
     is_weight = True
-    follows: Any = None
-    path = ""
     _held: tuple[Holding, int] | None = None  # what has the value on the devices, and where in it
     _own: Any = None  # the value on the devices where no holding has it; None: they have none
     _fetched: Any = None  # the array whose value the host has as well
