@@ -222,7 +222,7 @@ class Layouts:
     def _mapped(self, variable: DeviceVariable) -> Sequence[str | None]:
         """Returns the axes that the layout map gives a variable, or the weight that it follows."""
         shape, weight = tuple(variable.shape), variable.follows
-        if weight is None:
+        if not isinstance(weight, DeviceVariable):
             return self._layout_map.axes_of(variable.path, shape, variable.is_weight) or ()
         return self._mapped(weight) if tuple(weight.shape) == shape else ()
 
