@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks import hosts, on_host
-from tfdp.cluster import run_status
+from tfdp.cluster import rank_status
 from tfdp.tools.bench import bench_rank
 from tfdp.tools.bench.bench_rank import Engine, RankPlan
 
@@ -16,7 +16,7 @@ from tfdp.tools.bench.bench_rank import Engine, RankPlan
 def _stock(plan: RankPlan, rank: int) -> Engine:
     from tfdp.tools.bench.fit_worker import multi_worker_strategy
 
-    run_status.tell(made=True)
+    rank_status.tell(made=True)
     strategy = multi_worker_strategy()
     return lambda side, elements: bench_rank.sum_of_strategy(strategy, elements)
 
@@ -45,7 +45,7 @@ def _gloo(plan: RankPlan, rank: int) -> Engine:
 def _mpi4py(plan: RankPlan, rank: int) -> Engine:
     from mpi4py import MPI
 
-    run_status.tell(made=True)
+    rank_status.tell(made=True)
 
     def make(side: str, elements: int) -> Callable[[], np.ndarray]:
         own = np.full(elements, rank + 1, np.float32)
@@ -65,7 +65,7 @@ def _graph(plan: RankPlan, rank: int) -> Engine:
     import tensorflow as tf
     from mpi4py import MPI
 
-    run_status.tell(made=True)
+    rank_status.tell(made=True)
 
     def sum_(own: np.ndarray) -> np.ndarray:
         total = np.empty_like(own)

@@ -58,8 +58,8 @@ PRIVATE_IMPORTS_IN = {
 PRIVATE_ATTRIBUTES_IN = {
     "tfdp/tools/bench/ddp_worker.py": {"_get_ddp_logging_data"},
     "tfdp/callbacks/checkpoint_callback.py": {"_initial_epoch"},
-    "tfdp/callbacks/loss_scale.py": {"_iterations"},
-    "tfdp/keras/trainer/feeding.py": {"_current_iterator", "_steps_seen"},
+    "tfdp/callbacks/loss_scale_monitor.py": {"_iterations"},
+    "tfdp/keras/trainer/epoch_iterators.py": {"_current_iterator", "_steps_seen"},
     "tfdp/strategy/replica_graphs.py": {"_clone"},
     "tfdp/data/distributed/batch_sharding.py": {"_value_specs"},
     "tfdp/data/distributed/dataset_distribution.py": {

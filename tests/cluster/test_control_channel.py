@@ -10,7 +10,7 @@ import pytest
 from tfdp.cluster import control_channel
 from tfdp.cluster.connections import Connections
 from tfdp.cluster.control_channel import ControlChannel
-from tfdp.cluster.run_status import told
+from tfdp.cluster.rank_status import told
 from tfdp.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,

@@ -28,7 +28,13 @@ OF_SUMS = {
 # Modules whose mechanisms depend on where the replicas are: each process reads its own data, writes
 # or leaves files to rank 0, draws, gathers.
 ABOUT_PROCESSES = {
-    *("test_callbacks", "test_corners", "test_custom_loops", "test_data_errors", "test_feeding"),
+    *(
+        "test_callbacks",
+        "test_corners",
+        "test_custom_loops",
+        "test_data_errors",
+        "test_epoch_iterators",
+    ),
     *("test_inputs", "test_metrics", "test_one_program_data", "test_random", "test_saving"),
     *("test_shapes", "test_sparse_inputs", "test_stand_ins"),
 }

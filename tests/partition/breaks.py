@@ -47,14 +47,14 @@ TESTS = ROOT / "tests" / "partition" / "rules"
 
 # The tests of families that have none of their own.
 TESTED_BY = {
-    "kept_shards": ["convolutions", "kept_shards", "linear_algebra", "strings"],
+    "rule_table": ["convolutions", "rule_table", "linear_algebra", "strings"],
     "side_effects": ["side_effects", "stateful_random", "control", "lookup_tables"],
     "known_products": ["linear_algebra"],
     "known_slices": ["slicing"],
     "lists": ["lists", "control"],
     "philox": ["random"],
     "random": ["random", "stateful_random"],
-    "rowwise": ["normalization", "linear_algebra", "convolutions"],
+    "operand_layouts": ["normalization", "linear_algebra", "convolutions"],
     "scattering": ["scattering", "self_indexing"],
     "variables": ["variables", "sharded_variables"],
 }

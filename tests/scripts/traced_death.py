@@ -72,7 +72,7 @@ def rank():
 
 def train():
     """Trains; rank 1 is killed where rank 0 waits for it in a collective."""
-    from tfdp.cluster.run_status import tell
+    from tfdp.cluster.rank_status import tell
 
     if os.environ["TFDP_RESTART_COUNT"] != "0":
         tell(made=True)

@@ -10,7 +10,7 @@ from tfdp.base.lazy_imports import lazy_names
 if TYPE_CHECKING:
     from tfdp.callbacks.checkpoint_callback import Checkpoint
     from tfdp.callbacks.input_wait import InputMonitor
-    from tfdp.callbacks.loss_scale import LossScaleMonitor
+    from tfdp.callbacks.loss_scale_monitor import LossScaleMonitor
     from tfdp.callbacks.telemetry import Telemetry
 
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
 _LAZY = {
     "Checkpoint": ("tfdp.callbacks.checkpoint_callback", "Checkpoint"),
     "InputMonitor": ("tfdp.callbacks.input_wait", "InputMonitor"),
-    "LossScaleMonitor": ("tfdp.callbacks.loss_scale", "LossScaleMonitor"),
+    "LossScaleMonitor": ("tfdp.callbacks.loss_scale_monitor", "LossScaleMonitor"),
     "Telemetry": ("tfdp.callbacks.telemetry", "Telemetry"),
 }
 

@@ -17,7 +17,7 @@ from tfdp.callbacks.checkpoint.agreed_points import INTERVAL, AgreedPoints
 from tfdp.callbacks.checkpoint.checkpoint_writer import CheckpointWriter
 from tfdp.callbacks.checkpoint.data_place import AbstractPlace
 from tfdp.callbacks.checkpoint.remote_path import as_path
-from tfdp.cluster import run_status
+from tfdp.cluster import rank_status
 from tfdp.communication.collectives import random_states
 from tfdp.communication.replicas import compiler_of, processes_of, replicas_of, sums_of
 
@@ -124,7 +124,7 @@ class Checkpoint(keras.callbacks.Callback):
         self._others: list[Any] = []
         self._writer = CheckpointWriter(self.directory, keep)
         self._points: AgreedPoints | None = None
-        self._mark: run_status.StepMark | None = None
+        self._mark: rank_status.StepMark | None = None
         self._ends = False
         self._restored: tuple[dict[str, Any], folder.ArraysOfFirst] | None = None
 
@@ -164,12 +164,12 @@ class Checkpoint(keras.callbacks.Callback):
                 "Give `fit` a list of callbacks, or the CallbackList `epochs=`."
             )
         checkpoint_checks.check_model(self.model)
-        self._mark, self._ends = run_status.StepMark(), False
+        self._mark, self._ends = rank_status.StepMark(), False
         processes = processes_of(self.model.distribute_strategy)
         self.place.begin()
         self._points = AgreedPoints(processes, self.every_seconds)
         self._points.open()
-        run_status.tell(can_stop=True)
+        rank_status.tell(can_stop=True)
         self._epoch = self._kept_at = 0
         self._restored = None
         found = folder.newest_good_of_first(self.directory, processes)
@@ -270,7 +270,7 @@ class Checkpoint(keras.callbacks.Callback):
         >>> Checkpoint(tempfile.mkdtemp(), every_epochs=1).close()
         """
         if self._points is not None:
-            run_status.tell(can_stop=False)
+            rank_status.tell(can_stop=False)
             self._points.close(self._ends, well)
             self._points = None
             self._writer.wait()

@@ -16,11 +16,11 @@ from tfdp.base.recording import Recorder
 from tfdp.base.stragglers import LEAST_SAMPLES, stragglers
 from tfdp.callbacks.checkpoint.data_place import AbstractPlace
 from tfdp.callbacks.log_files import LogFiles
-from tfdp.callbacks.loss_scale import applied_steps
+from tfdp.callbacks.loss_scale_monitor import applied_steps
 from tfdp.callbacks.manifest import write_manifest
 from tfdp.callbacks.run_facts import described, host_name, steps_before
 from tfdp.callbacks.step_clock import CompiledClock, StepClock
-from tfdp.cluster import run_status
+from tfdp.cluster import rank_status
 from tfdp.communication.replicas import ProcessGroup, compiler_of, processes_of, replicas_of
 
 
@@ -153,7 +153,7 @@ class Telemetry(keras.callbacks.Callback):
         self._recorder = None if replicas is None else self._attached(strategy)
         self._files = LogFiles(self.log_dir, self._rank, self.tensorboard)
         if self._rank == 0:
-            run_status.tell(log_dir=os.path.abspath(self.log_dir))
+            rank_status.tell(log_dir=os.path.abspath(self.log_dir))
             write_manifest(self.log_dir / "manifest.json", model=self.model, data=self._data)
         self._data = None  # it may be large
         self._files.line(

@@ -20,7 +20,7 @@ from tfdp.base import threads
 from tfdp.base.words import ranks_in_words
 from tfdp.cluster import wire
 from tfdp.cluster.connections import Connections
-from tfdp.cluster.run_status import tell
+from tfdp.cluster.rank_status import tell
 from tfdp.errors import CollectiveTimeoutError, RankLostError
 
 # Numbers of collectives begin above all that TensorFlow and single-process strategies count.

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from tfdp.base import gpus
 from tfdp.cluster import mpi, slurm, tf_config
 from tfdp.cluster.environment_variables import integer
-from tfdp.cluster.run_status import STATUS_VARIABLE
+from tfdp.cluster.rank_status import STATUS_VARIABLE
 from tfdp.cluster.spec import Cluster
 
 T = TypeVar("T")

@@ -1,7 +1,7 @@
 """The hooks that make Keras' trainer, losses, optimizers, metrics and layers right on replicas.
 
 Each hook wraps one function of Keras or TensorFlow, and calls it as it is outside of a strategy of
-tfdp; the hooks in `feeding`, for pipelines, act without a strategy too. The strategy uses
+tfdp; the hooks in `epoch_iterators`, for pipelines, act without a strategy too. The strategy uses
 `install`, `end_rounds`, `end_averages`, `explain` and `compile_ahead`, and `run.replica_functions`.
 A program that gives a pipeline to `fit` without any strategy calls `install` itself.
 """
@@ -36,7 +36,7 @@ _MODULES = (
     "saving.loading",
     "saving.model_files",
     "static_sizes",
-    "trainer.feeding",
+    "trainer.epoch_iterators",
     "trainer.fit_evaluate_predict",
     "trainer.late_logs",
     "trainer.trainer_hooks",

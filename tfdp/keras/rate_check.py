@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfdp.callbacks import LossScaleMonitor
 from tfdp.data.feed import AbstractFeed
 from tfdp.keras._keras import rate_of_optimizer
-from tfdp.optimizers.scaling import ScaledRate
+from tfdp.optimizers.learning_rate_scaling import ScaledRate
 
 _KERAS_BATCH_SIZE = 32  # the default of `fit` on arrays
 

@@ -10,7 +10,7 @@
 from tfdp.base.exclusions import BIAS_AND_NORMALIZATION
 from tfdp.optimizers.lamb import LAMB
 from tfdp.optimizers.lars import LARS
-from tfdp.optimizers.scaling import scale_learning_rate
+from tfdp.optimizers.learning_rate_scaling import scale_learning_rate
 from tfdp.optimizers.schedules import PolynomialDecay, Warmup
 
 __all__ = [

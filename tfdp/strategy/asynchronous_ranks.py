@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from tfdp.cluster import Cluster, run_status
+from tfdp.cluster import Cluster, rank_status
 from tfdp.communication import collectives
 from tfdp.communication.homes import OuterUpdate, RanksApart
 from tfdp.errors import ClusterError
@@ -50,7 +50,7 @@ def join(
     """
     assert isinstance(synchronization, Asynchronous)
     check_first(cluster, collectives.joined())
-    run_status.tell(begun=True)
+    rank_status.tell(begun=True)
     made = RanksApart(
         cluster,
         local_size,

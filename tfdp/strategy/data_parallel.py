@@ -11,7 +11,7 @@ from tfdp import cluster
 from tfdp import keras as tfdp_keras
 from tfdp import topology as topologies
 from tfdp.base import bucketing, determinism, machine
-from tfdp.cluster import run_status, tf_config
+from tfdp.cluster import rank_status, tf_config
 from tfdp.communication import collectives
 from tfdp.communication.engines import communication_hint
 from tfdp.communication.replicas import OneProcess, ProcessGroup
@@ -197,12 +197,12 @@ class DataParallelStrategy(OneDevicePrograms):
             )
         elif found.world_size == 1:
             processes = OneProcess(len(device_names.resolve(devices)))
-            run_status.tell_alive()  # no other rank would notice its silence
+            rank_status.tell_alive()  # no other rank would notice its silence
         else:
             asynchronous_ranks.check_first(found)
             if collectives.joined():
                 device_names.resolve(devices)  # raises here, before the ranks wait for each other
-            run_status.tell(begun=True)
+            rank_status.tell(begun=True)
             timeouts = (timeout_seconds, startup_timeout_seconds)
             processes = collectives.join(found, device_names.count(devices), *timeouts)
         worker_devices = device_names.resolve(devices)
@@ -268,7 +268,7 @@ class DataParallelStrategy(OneDevicePrograms):
             extended.use_topology(auto, bucket_bytes or _bucket_bytes_of(auto))
         tfdp_keras.install(self)
         keep_freed_memory()
-        run_status.tell(made=True)
+        rank_status.tell(made=True)
         determinism.note_strategy_made()
 
     def describe(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import pytest
 # What the scripts of these tests begin with; `marked` stands for making a strategy.
 PREAMBLE = """
 import json, os, signal, subprocess, sys, time
-from tfdp.cluster.run_status import tell
+from tfdp.cluster.rank_status import tell
 def marked(): tell(made=True)
 rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 """

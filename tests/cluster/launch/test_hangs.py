@@ -5,13 +5,13 @@ import re
 
 import pytest
 
-from tfdp.cluster import run_status
+from tfdp.cluster import rank_status
 from tfdp.cluster.launch.hangs import Hangs
 
 TELLS = """
-from tfdp.cluster import run_status
+from tfdp.cluster import rank_status
 marked()
-run_status.tell_alive()
+rank_status.tell_alive()
 first = os.environ["TFDP_RESTART_COUNT"] == "0"
 """
 
@@ -84,7 +84,7 @@ def test_a_training_that_reaches_no_step_is_lost_after_the_limit_for_steps(folde
     clock = Clock()
     hangs = Hangs(folder, [0], 2, step_timeout_seconds=100, clock=clock)
     assert found(hangs, clock, 300) is None  # before the first step
-    mark = run_status.StepMark(environ)
+    mark = rank_status.StepMark(environ)
     mark.write(1)
     assert found(hangs, clock, 90) is None
     mark.write(2)
@@ -99,7 +99,7 @@ def test_a_training_that_reaches_no_step_is_lost_after_the_limit_for_steps(folde
 def test_what_follows_a_training_takes_what_time_it_takes(folder, environ):
     clock = Clock()
     hangs = Hangs(folder, [0], 1, step_timeout_seconds=100, clock=clock)
-    mark = run_status.StepMark(environ)
+    mark = rank_status.StepMark(environ)
     mark.write(1)
     assert found(hangs, clock, 90) is None
     mark.close()
@@ -120,7 +120,7 @@ def test_a_rank_that_is_alone_and_stopped_is_ended_and_starts_again(runs):
 @pytest.mark.multiprocess
 @pytest.mark.exhaustive("test_a_rank_that_is_alone_and_stopped_is_ended_and_starts_again")
 def test_ranks_that_hang_in_a_step_are_ended(runs):
-    hangs = TELLS + "mark = run_status.StepMark()\nmark.write(1)\nmark.write(2)\ntime.sleep(300)\n"
+    hangs = TELLS + "mark = rank_status.StepMark()\nmark.write(1)\nmark.write(2)\ntime.sleep(300)\n"
     run = runs.run("-n", 2, "--step-timeout", 2, runs.script(hangs))
     assert run.returncode == 1
     assert "of 2 reached no step for 2 s (`step-timeout`), and was ended" in run.err

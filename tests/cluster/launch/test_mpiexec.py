@@ -185,7 +185,7 @@ def test_ranks_of_open_mpi_are_named_by_its_variable(tmp_path, open_mpi, capfd, 
     script = tmp_path / "script.py"
     script.write_text(
         "import os, json\n"
-        "from tfdp.cluster.run_status import tell\n"
+        "from tfdp.cluster.rank_status import tell\n"
         "rank = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
         "memory = os.environ['OMPI_MCA_btl_sm_backing_directory']\n"
         "tell(made=True)\n"

@@ -63,7 +63,7 @@ def test_the_last_failure_s_code_is_the_run_s_when_no_restart_is_left(runs):
 
 
 DIES_AT = """
-from tfdp.cluster.run_status import StepMark
+from tfdp.cluster.rank_status import StepMark
 tell(log_dir=".")
 mark = StepMark()
 attempt = int(os.environ["TFDP_RESTART_COUNT"])

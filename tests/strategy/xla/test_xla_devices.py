@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tfdp.cluster.run_status import ranks_without_strategy
+from tfdp.cluster.rank_status import ranks_without_strategy
 from tfdp.errors import ClusterError
 
 jax = pytest.importorskip("jax")

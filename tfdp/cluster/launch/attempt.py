@@ -24,7 +24,7 @@ from tfdp.cluster.launch.restarting import Attempt, Restarts
 from tfdp.cluster.launch.run_options import RunOptions
 from tfdp.cluster.launch.supervision import STOPPING, Order, ReceivedSignals, Supervisor
 from tfdp.cluster.launch.verdict import Failure, verdict
-from tfdp.cluster.run_status import (
+from tfdp.cluster.rank_status import (
     forget,
     ranks_without_strategy,
     steps_begun,

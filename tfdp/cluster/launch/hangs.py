@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 
-from tfdp.cluster.run_status import last_sign, points_reached
+from tfdp.cluster.rank_status import last_sign, points_reached
 
 # As long as ranks wait for a sign of life of each other.
 _SILENT_SECONDS = 60.0

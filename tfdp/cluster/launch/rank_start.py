@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from tfdp.base import machine
 from tfdp.base.gpus import VISIBLE
-from tfdp.cluster.run_status import STATUS_VARIABLE
+from tfdp.cluster.rank_status import STATUS_VARIABLE
 from tfdp.cluster.secret import VARIABLE as SECRET_VARIABLE
 
 LOOPBACK = "127.0.0.1"

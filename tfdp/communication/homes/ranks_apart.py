@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.base import rank_comparison
-from tfdp.cluster import run_status, secret
+from tfdp.cluster import rank_status, secret
 from tfdp.cluster.peers import those_that_run
 from tfdp.cluster.rendezvous import meet
 from tfdp.cluster.spec import Cluster
@@ -109,8 +109,8 @@ class RanksApart(OneProcess):
         random_states.set_states(self.homes.said)
         tf.random.set_seed(self.homes.said["seed"])
         self._turns = HomeTurns(self.homes)
-        run_status.tell(apart=cluster.world_size > 1)
-        run_status.tell_alive()  # no other rank would notice its silence
+        rank_status.tell(apart=cluster.world_size > 1)
+        rank_status.tell_alive()  # no other rank would notice its silence
         atexit.register(self.homes.close)
 
     @property

@@ -21,7 +21,7 @@ from tfdp.keras import rate_check, scope_errors
 from tfdp.keras._keras import TensorFlowTrainer
 from tfdp.keras.nested_optimizers import optimizers_of
 from tfdp.keras.optimizer import local_sgd_rounds, optimizer_hooks
-from tfdp.keras.trainer import feeding, rank_agreement
+from tfdp.keras.trainer import epoch_iterators, rank_agreement
 from tfdp.keras.trainer.replica_check import CopiesCompared
 from tfdp.keras.trainer.step_agreement import EpochsCompared
 from tfdp.synchronization.weight_averaging import WeightAveraging
@@ -54,7 +54,10 @@ def _run(name: str, original: Callable[..., Any], model: Any, args: Any, kwargs:
         _watch_epochs(model, bound.arguments)
         _begin_where_others_are(model, bound.arguments)
     checkpoint = _arrange(name, bound.arguments)
-    with feeding.explained(bound.arguments), feeding.during(name, model, checkpoint):
+    with (
+        epoch_iterators.explained(bound.arguments),
+        epoch_iterators.during(name, model, checkpoint),
+    ):
         return _run_arranged(name, original, model, bound)
 
 
@@ -68,7 +71,7 @@ def _begin_where_others_are(model: Any, arguments: dict[str, Any]) -> None:
     if turns is None or turns.parts == 1:
         return
     kinds = (Checkpoint, keras.callbacks.BackupAndRestore)
-    for callback in feeding.callbacks_in(arguments):
+    for callback in epoch_iterators.callbacks_in(arguments):
         if isinstance(callback, kinds):
             raise ValueError(
                 f"{type(callback).__name__} keeps the place of all ranks in a training together, "
@@ -83,7 +86,7 @@ def _begin_where_others_are(model: Any, arguments: dict[str, Any]) -> None:
 def _watch_epochs(model: Any, arguments: dict[str, Any]) -> None:
     """Puts what happens at the end of each epoch of a `fit` before its callbacks, or after them."""
     given = arguments.get("callbacks")
-    flat = feeding.callbacks_in(arguments)
+    flat = epoch_iterators.callbacks_in(arguments)
     first: list[Any] = []
     if replicas_of(model.distribute_strategy) is not None:
         first = [*_callbacks_of_rounds(model, flat), CopiesCompared()]
@@ -150,7 +153,7 @@ def _arrange(method: str, arguments: dict[str, Any]) -> Checkpoint | None:
       arguments: The method's arguments, by name; changed in place.
 
     Returns:
-      The callback that keeps checkpoints, for `feeding.during`, if there is one.
+      The callback that keeps checkpoints, for `epoch_iterators.during`, if there is one.
     """
     if method != "fit":
         if isinstance(arguments["x"], AbstractFeed):
@@ -161,7 +164,7 @@ def _arrange(method: str, arguments: dict[str, Any]) -> Checkpoint | None:
     feed = arguments["x"]
     given_data = [arguments.get(name) for name in ("x", "y", "sample_weight")]
     given_data = [part for part in given_data if part is not None]
-    given = feeding.callbacks_in(arguments)
+    given = epoch_iterators.callbacks_in(arguments)
     checkpoint = _checkpoint_among(given, feed)
     data = feed if len(given_data) == 1 else tuple(given_data)
     pipeline = feed if isinstance(feed, AbstractFeed) else None

@@ -18,7 +18,7 @@ from tfdp.compression.exchange import exchange_of
 from tfdp.keras import scope_errors, step_recording
 from tfdp.keras.divergent_variables import check_round_ended
 from tfdp.keras.trainer import step_agreement
-from tfdp.keras.trainer.feeding import takes_turns
+from tfdp.keras.trainer.epoch_iterators import takes_turns
 from tfdp.keras.trainer.own_logs import with_own_logs
 
 # Where Keras keeps the functions of its methods.

@@ -13,7 +13,7 @@ from tfdp.callbacks import Telemetry
 from tfdp.callbacks.manifest.configuration import configuration
 from tfdp.communication.replicas import sharding_of
 from tfdp.keras._keras import flatten_layers
-from tfdp.keras.trainer import feeding
+from tfdp.keras.trainer import epoch_iterators
 
 _NUMBERED = re.compile(r"_\d+(?=/|$)")
 _LONGEST = 300
@@ -45,7 +45,7 @@ def of_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
             if getattr(leaf, "shape", None) is not None:
                 described[f"array {ordinal} of argument {name}"] = _array(leaf)
     # Telemetry asks the other ranks after each epoch and waits for them, so all must have it.
-    telemetry = [c for c in feeding.callbacks_in(arguments) if isinstance(c, Telemetry)]
+    telemetry = [c for c in epoch_iterators.callbacks_in(arguments) if isinstance(c, Telemetry)]
     described["the `sample_every` of Telemetry"] = [c.sample_every for c in telemetry]
     return described
 

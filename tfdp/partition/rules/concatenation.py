@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Sharded
 from tfdp.partition.rules.elementwise import can_join_partials, dominant
+from tfdp.partition.rules.operand_layouts import has_partials
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.rules.rowwise import has_partials
 from tfdp.partition.rules.slicing import blocks_in, entries_of
 from tfdp.partition.shape_inference.known_joined_shapes import parts_of
 from tfdp.partition.shape_inference.known_shapes import axes_of

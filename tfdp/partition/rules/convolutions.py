@@ -1,6 +1,6 @@
 """Gradients of convolutions and of pooling, and what else is done with a batch of images.
 
-Convolutions and pooling themselves keep the shards of their images: rows of `kept_shards.TABLE`.
+Convolutions and pooling themselves keep the shards of their images: rows of `rule_table.TABLE`.
 """
 
 import dataclasses
@@ -9,8 +9,8 @@ import math
 import tensorflow as tf
 
 from tfdp.partition.layouts import PARTIAL, REPLICATED
+from tfdp.partition.rules.operand_layouts import on_rows, partials
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.rules.rowwise import on_rows, partials
 from tfdp.partition.rules.side_effects import on_first
 from tfdp.partition.sizes import divided
 

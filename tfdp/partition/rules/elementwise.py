@@ -5,8 +5,8 @@ import math
 from collections.abc import Sequence
 
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Listed, Sharded, join
+from tfdp.partition.rules.operand_layouts import dominant, on_aligned
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.rules.rowwise import dominant, on_aligned
 from tfdp.partition.shape_inference.known_shapes import BROADCAST, UNARY
 from tfdp.partition.tensors import Tensor
 

@@ -6,8 +6,8 @@ from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Sharded
 from tfdp.partition.row_ids import own_rows
 from tfdp.partition.rules.concatenation import fits, part
 from tfdp.partition.rules.elementwise import grows
+from tfdp.partition.rules.operand_layouts import has_partials, linear_in, local_rows
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.rules.rowwise import has_partials, linear_in, local_rows
 from tfdp.partition.rules.self_indexing import own_places
 from tfdp.partition.shape_inference.known_shapes import axes_of
 from tfdp.partition.sizes import SizeLike

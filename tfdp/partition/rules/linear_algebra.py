@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Layout, Sharded
 from tfdp.partition.rules.elementwise import grows
-from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.rules.rowwise import (
+from tfdp.partition.rules.operand_layouts import (
     can_be_summed,
     estimate,
     is_waiting,
@@ -16,6 +15,7 @@ from tfdp.partition.rules.rowwise import (
     on_rows,
     partials,
 )
+from tfdp.partition.rules.registry import Results, Step, rule
 from tfdp.partition.shape_inference.known_products import PRODUCTS, Label, labels_of
 
 

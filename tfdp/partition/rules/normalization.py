@@ -7,8 +7,8 @@ Batch normalization of several operations takes its moments of the whole batch f
 from collections.abc import Sequence
 
 from tfdp.partition.layouts import LOCAL, PARTIAL, REPLICATED, Layout, Sharded
+from tfdp.partition.rules.operand_layouts import can_be_summed, is_waiting, on_rows
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.rules.rowwise import can_be_summed, is_waiting, on_rows
 
 
 @rule("BiasAddGrad", partial=True)

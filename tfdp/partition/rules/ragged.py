@@ -13,9 +13,9 @@ from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import REPLICATED, Sharded
 from tfdp.partition.row_ids import INDICES, RowIds, own_rows, splits_of
 from tfdp.partition.rules.concatenation import fits, part
+from tfdp.partition.rules.operand_layouts import local_rows
 from tfdp.partition.rules.reductions import meeting
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.rules.rowwise import local_rows
 from tfdp.partition.rules.sparse import place_of
 from tfdp.partition.shape_inference.known_shapes import known_scalar
 from tfdp.partition.sizes import UNKNOWN, Batch, is_size

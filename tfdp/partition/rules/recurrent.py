@@ -1,8 +1,8 @@
 """Recurrent layers in one operation, cuDNN's on GPUs: each example has a sequence of its own."""
 
 from tfdp.partition.layouts import LOCAL, PARTIAL, Layout
+from tfdp.partition.rules.operand_layouts import on_rows
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.rules.rowwise import on_rows
 from tfdp.partition.rules.side_effects import on_first
 
 # Of their operands the weights, and those that hold lengths: both have other axes than sequences.

@@ -12,8 +12,8 @@ from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Sharded
 from tfdp.partition.moment_patterns import Moments
 from tfdp.partition.program_record import Content
+from tfdp.partition.rules.operand_layouts import can_be_summed, is_waiting
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.rules.rowwise import can_be_summed, is_waiting
 from tfdp.partition.sizes import SizeLike
 from tfdp.partition.tensors import Tensor
 

@@ -70,7 +70,8 @@ def rule(
     def register(write: Callable[[Step], Results]) -> Callable[[Step], Results]:
         for type_ in types:
             if type_ in RULES:
-                raise ValueError(f"{type_} has a rule already")
+                module = RULES[type_].write.__module__
+                raise ValueError(f"{type_} has a rule already, in {module}: change that one")
             RULES[type_] = OperationRule(write, always, partial, apart)
         return write
 

@@ -11,9 +11,9 @@ from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Sharded
 from tfdp.partition.rules.concatenation import fits, part
 from tfdp.partition.rules.indexing import depth_of
+from tfdp.partition.rules.operand_layouts import can_be_summed, has_partials, linear_in
 from tfdp.partition.rules.reductions import meeting
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.rules.rowwise import can_be_summed, has_partials, linear_in
 from tfdp.partition.rules.self_indexing import own_places
 from tfdp.partition.rules.sparse import own_segments
 from tfdp.partition.shape_inference.known_shapes import known_scalar

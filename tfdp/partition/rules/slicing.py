@@ -9,8 +9,8 @@ from typing import Any
 
 from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import PARTIAL, REPLICATED, Sharded
+from tfdp.partition.rules.operand_layouts import has_partials, linear_in
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.rules.rowwise import has_partials, linear_in
 from tfdp.partition.shape_inference.known_slices import (
     Taken,
     extents_of,

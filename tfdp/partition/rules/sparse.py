@@ -15,8 +15,8 @@ from tfdp.partition.layouts import PARTIAL, REPLICATED, Sharded
 from tfdp.partition.replica_program import Place
 from tfdp.partition.row_ids import INDICES, RowIds, own_rows
 from tfdp.partition.rules.concatenation import fits, part
+from tfdp.partition.rules.operand_layouts import local_rows
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.rules.rowwise import local_rows
 from tfdp.partition.sizes import Batch
 from tfdp.partition.tensors import Tensor
 

@@ -11,7 +11,7 @@ from tfdp import keras as tfdp_keras
 from tfdp.base import tracebacks
 from tfdp.communication.replicas import one_device
 from tfdp.partition import Explanation
-from tfdp.strategy.programs.partitioned import Partitioned
+from tfdp.strategy.programs.partitioned_function import Partitioned
 from tfdp.strategy.programs.program_trace import ProgramOptions
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from tfdp import cluster
 from tfdp.base import gpus, machine
-from tfdp.cluster import run_status, secret, tf_config
+from tfdp.cluster import rank_status, secret, tf_config
 from tfdp.cluster.admission import Network, admitted, check_admitted, doorkeeper
 from tfdp.cluster.rendezvous import Meeting, meet
 from tfdp.cluster.spec import Cluster, host_of, is_loopback, join_address, port_of
@@ -82,7 +82,7 @@ def _joined() -> JaxProcesses | None:
         )
     found = cluster.detect()
     if found.world_size == 1:
-        run_status.tell_alive()  # no other rank would notice its silence
+        rank_status.tell_alive()  # no other rank would notice its silence
         if not backend_has_started():
             accelerators.check_memory(accelerators.gpus_of_host())
         return None
@@ -93,7 +93,7 @@ def _joined() -> JaxProcesses | None:
             "after the imports, without `devices`, before `jax.devices()` and all else of JAX; "
             "JAX_PLATFORMS, CUDA_VISIBLE_DEVICES and JAX_NUM_CPU_DEVICES choose devices."
         )
-    run_status.tell(begun=True)
+    rank_status.tell(begun=True)
     numbers = accelerators.gpus_of_host()
     accelerators.check_memory(numbers)
     meeting = _met(found, numbers, secret.in_environment())

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfdp import keras as tfdp_keras
 from tfdp.base import determinism, tracebacks
-from tfdp.cluster import run_status
+from tfdp.cluster import rank_status
 from tfdp.communication.replicas import CompilesPrograms, ProcessGroup, one_device
 from tfdp.data.feed import AbstractFeed
 from tfdp.strategy.programs.one_device_programs import OneDeviceView
@@ -134,7 +134,7 @@ class XLAStrategy(OneDeviceView, tf.distribute.OneDeviceStrategy):
         self._runs = Runs(self)
         self.adapter_state = tfdp_keras.StrategyState()
         tfdp_keras.install(self)
-        run_status.tell(made=True)
+        rank_status.tell(made=True)
         determinism.note_strategy_made()
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
-from tfdp.cluster import run_status
+from tfdp.cluster import rank_status
 from tfdp.tools.bench.bench_models import CLASSES, DENSE, LEARNING_RATE, MOMENTUM, random_batch
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def join_torch(interface: str = "lo", backend: str = "gloo") -> tuple[int, int]:
     """
     from torch import distributed
 
-    run_status.tell(made=True)
+    rank_status.tell(made=True)
     config = json.loads(os.environ["TF_CONFIG"])
     addresses, rank = config["cluster"]["worker"], config["task"]["index"]
     host, port = addresses[0].rsplit(":", 1)

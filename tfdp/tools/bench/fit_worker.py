@@ -21,7 +21,7 @@ import tensorflow as tf
 import tfdp
 from tfdp import cluster
 from tfdp.base import machine
-from tfdp.cluster import run_status
+from tfdp.cluster import rank_status
 from tfdp.tools.bench.bench_devices import of_replicas
 from tfdp.tools.bench.bench_models import MODELS, build_model, random_batch
 
@@ -144,7 +144,7 @@ class _Collectives(keras.callbacks.Callback):
 def _strategy(side: str, replicas: int, device: str) -> tf.distribute.Strategy | None:
     in_cluster = cluster.detect().world_size > 1
     if in_cluster and side.startswith("stock"):
-        run_status.tell(made=True)
+        rank_status.tell(made=True)
         return multi_worker_strategy()
     if in_cluster:
         return tfdp.DataParallelStrategy(engine="mpi" if side == "tfdp_mpi" else "tensorflow")

@@ -13,8 +13,14 @@ from tfdp.partition.emit.writer import Output
 from tfdp.partition.layouts import Sharded
 from tfdp.partition.rules.concatenation import fits, part
 from tfdp.partition.rules.normalization import channel_axes
+from tfdp.partition.rules.operand_layouts import (
+    dominant,
+    has_partials,
+    linear_in,
+    on_aligned,
+    on_rows,
+)
 from tfdp.partition.rules.registry import Results, Step, rule
-from tfdp.partition.rules.rowwise import dominant, has_partials, linear_in, on_aligned, on_rows
 from tfdp.partition.shape_inference.known_joined_shapes import axes_of_diagonals
 from tfdp.partition.shape_inference.known_shapes import axes_of
 

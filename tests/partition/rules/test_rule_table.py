@@ -14,7 +14,7 @@ from partition.drawn import of_drawn_batches
 from partition.examples import cuts, numbers, turned
 from partition.samples import sample
 
-from tfdp.partition.rules.kept_shards import TABLE
+from tfdp.partition.rules.rule_table import TABLE
 from tfdp.partition.source import definition
 
 # Examples, entries of each and blocks of all along the batch's axis, on three replicas.

@@ -1,4 +1,4 @@
-"""Operations that treat each row, such as an example, on its own: which operands are sharded."""
+"""What rules ask of operands: the layout of all, of operations that treat each row on its own."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence

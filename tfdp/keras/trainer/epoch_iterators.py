@@ -1,4 +1,4 @@
-"""The hooks for feeds (pipelines) in `fit`, `evaluate` and `predict`, with and without a strategy.
+"""The hooks of Keras' epoch iterator, for feeds (pipelines), with and without a strategy.
 
 Keras asks a dataset for its number of batches once, and starts iterators as it likes. A feed counts
 its epochs itself, and the first epoch after a restart may be short, so Keras is told the number of

@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from tfdp.cluster.run_status import RankStatus, ranks_without_strategy, tell, told
+from tfdp.cluster.rank_status import RankStatus, ranks_without_strategy, tell, told
 
 TASK = '{"task": {"type": "worker", "index": 1}}'
 
@@ -15,7 +15,7 @@ TASK = '{"task": {"type": "worker", "index": 1}}'
 # What the scripts of these tests begin with.
 PREAMBLE = """
 import os, sys
-from tfdp.cluster.run_status import tell, tell_alive, told
+from tfdp.cluster.rank_status import tell, tell_alive, told
 from tfdp.errors import RankLostError
 folder = os.environ["TFDP_RUN_STATUS"]
 """
