@@ -9,8 +9,8 @@ A rank has trained for a round by itself, and exchanges what has changed:
 No rank waits for another but in 2. All ranks hear of each round, so 2 needs no message.
 
 Where a rank is lost, the next one that is alive is the home of its shards. It goes on with what it
-last took itself: what others have pushed there since then is lost, at most 2 staleness + 2 changes of
-each of them. A rank that comes again takes the current weights, and the home of its shard stays
+last took itself: what others have pushed there since then is lost, at most 2 staleness + 2 changes
+of each of them. A rank that comes again takes the current weights, and the home of its shard stays
 where it is.
 """
 
