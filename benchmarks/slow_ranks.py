@@ -98,6 +98,8 @@ def run(options: SlowRanksOptions, console: Console | None = None) -> int:
                 console.print(str(found), style="red", markup=False, soft_wrap=True)
             else:
                 rates[synchronization, kind] = rate(found, synchronization == ALONE)
+                cell = _cell(rates, synchronization, kind)
+                console.print(f"{kind}, {named_row(synchronization)}: {cell}", markup=False)
         table.add_row(
             named_row(synchronization),
             *(_cell(rates, synchronization, kind) for kind in options.kinds),

@@ -41,6 +41,12 @@ class HomeTurns:
         self._homes = homes
         self._datasets = self._first = 0
 
+    @property
+    def seed(self) -> int:
+        """A seed for the order of the next dataset, the same on all ranks."""
+        seed: int = self._homes.said["seed"]
+        return (seed + self._datasets) % 2**31
+
     def begin(self) -> int | None:
         """Begins a training; returns the pass over its data that other ranks are in; None: over."""
         passes, name = self._homes.passes, f"data {self._datasets}"

@@ -56,6 +56,10 @@ class Turns(Protocol):
     def parts(self) -> int:
         """The number of parts of each batch."""
 
+    @property
+    def seed(self) -> int:
+        """A seed for the order of the next dataset, the same on all ranks."""
+
     def begin(self) -> int | None:
         """Begins a training, and returns the number of the pass over its data to begin with.
 

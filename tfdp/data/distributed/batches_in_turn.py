@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfdp.communication.replicas import Turns
 from tfdp.data.distributed import batch_sharding
+from tfdp.data.feed import AbstractFeed
 
 # Where `BatchShard.place` has the number of a share's rows.
 _COUNT = 1
@@ -33,7 +34,8 @@ def in_turn(dataset: Any, turns: Turns) -> Any:
     """
     if turns.parts == 1:
         return dataset
-    shares = batch_sharding.divide_dataset(dataset, turns.parts)
+    is_feed = isinstance(dataset, AbstractFeed)  # whose place in its data is that of all ranks
+    shares = None if is_feed else batch_sharding.divide_dataset(dataset, turns.parts)
     if shares is None:
         raise ValueError(
             "Ranks that train apart take parts of batches in turn, so the training data of `fit` "

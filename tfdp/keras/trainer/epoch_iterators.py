@@ -140,6 +140,9 @@ def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) 
         kwargs |= {"x": feed, "shuffle": False}
         self._tfdp_feed = feed
     self._tfdp_gives_shards = _call().takes_shards
+    turns = processes_of(strategy).turns if self._tfdp_takes_turns else None
+    if turns is not None:  # all ranks must shuffle alike, to take parts of the same batches
+        keras.utils.set_random_seed(turns.seed)
     with trainer_knows_feeds(_call()._replace(trains=trains)):
         original(self, **kwargs)
     if self._tfdp_takes_turns:
