@@ -77,10 +77,6 @@ class Gossip(WeightAveraging):
             return ((1, num_replicas - 1),)
         return tuple((2**k,) for k in range((num_replicas - 1).bit_length()))
 
-    def make_outer_optimizer(self) -> Any:
-        """Returns None: the mean ends a round; see `WeightAveraging.make_outer_optimizer`."""
-        return None
-
     def describe(self) -> dict[str, Any]:
         """Describes the synchronization; see `Synchronization.describe`.
 

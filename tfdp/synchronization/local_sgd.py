@@ -1,7 +1,6 @@
 """Local SGD: the mean of the replicas' weights, every so many updates."""
 
 import dataclasses
-from typing import Any
 
 from tfdp.synchronization.weight_averaging import WeightAveraging, check_count
 
@@ -43,7 +42,3 @@ class LocalSGD(WeightAveraging):
         check_count(
             "LocalSGD", "warmup_steps", self.warmup_steps, 0, "LocalSGD(10, warmup_steps=1000)"
         )
-
-    def make_outer_optimizer(self) -> Any:
-        """Returns None: the mean ends a round; see `WeightAveraging.make_outer_optimizer`."""
-        return None

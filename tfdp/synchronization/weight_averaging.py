@@ -91,7 +91,6 @@ class WeightAveraging(Synchronization):
     fragments: int = 1
     overlap: float | None = None
 
-    @abc.abstractmethod
     def make_outer_optimizer(self) -> Any:
         """Returns a new `keras.optimizers.Optimizer` that ends rounds; None: the mean ends them.
 
@@ -101,6 +100,7 @@ class WeightAveraging(Synchronization):
         >>> DiLoCo(every=4).make_outer_optimizer().nesterov
         True
         """
+        return None
 
     def mixings(self, num_replicas: int) -> tuple[tuple[int, ...], ...] | None:
         """Returns the mixings, which take turns; None: rounds end in the mean of all replicas.
