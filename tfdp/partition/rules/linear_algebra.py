@@ -25,7 +25,7 @@ def product(step: Step) -> Results:
 
     Two operands whose shards do not fit: the smaller one is gathered.
     """
-    labels = labels_of(step.op, step.inputs)
+    labels = labels_of(step.op, [tensor.rank for tensor in step.inputs])
     return None if labels is None else contract(step, *labels)
 
 

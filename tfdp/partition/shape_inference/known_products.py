@@ -16,7 +16,7 @@ PRODUCTS = ["BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "MatMul"]
 
 @shapes_of(*PRODUCTS)
 def _products(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
-    labels = labels_of(op, inputs)
+    labels = labels_of(op, [tensor.rank for tensor in inputs])
     if labels is None:
         return None
     terms, result = labels
@@ -30,16 +30,15 @@ def _products(op: SourceOp, inputs: Sequence[Tensor]) -> Found:
 
 
 def labels_of(
-    op: SourceOp, inputs: Sequence[Tensor]
+    op: SourceOp, ranks: Sequence[int | None]
 ) -> tuple[Sequence[Sequence[Label]], Sequence[Label]] | None:
     """Returns the axes of each operand of a product, and those of the result.
 
     None: they are not known, or an operand has an axis twice.
     """
-    ranks = [2 if op.type == "MatMul" else tensor.rank for tensor in inputs]
-    if None in ranks:
+    known = [rank for rank in ([2, 2] if op.type == "MatMul" else ranks) if rank is not None]
+    if len(known) < len(ranks):
         return None
-    known = [rank for rank in ranks if rank is not None]
     if op.type == "Einsum":
         return _of_equation(op.attr("equation").decode().replace(" ", ""), known)
     rows = [

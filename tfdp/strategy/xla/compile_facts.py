@@ -29,6 +29,8 @@ class CompileFacts(NamedTuple):
         step: see `tfdp.strategy.xla.gathers`.
       operations: The operations on numbers of a step of a device, as XLA counts them.
       bytes_accessed: The bytes that they read and write in its memory.
+      layouts: Of each weight whose layout was derived its layout, what it saves, and what a step
+        sends for it.
     """
 
     seconds: dict[str, float]
@@ -42,6 +44,7 @@ class CompileFacts(NamedTuple):
     gathered_at_start: tuple[str, ...]
     operations: float
     bytes_accessed: float
+    layouts: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         found = ", ".join(f"{count} {kind}" for kind, count in self.collectives.items())
@@ -51,7 +54,7 @@ class CompileFacts(NamedTuple):
         whole = ", ".join(self.gathered_at_start)
         at_start = f"gathered as a step begins: {whole}" if whole else ""
         said = [found or "no collective", products, memory, took, at_start]
-        return "; ".join(filter(None, said))
+        return "\n".join(["; ".join(filter(None, said)), *self.layouts])
 
 
 def of(

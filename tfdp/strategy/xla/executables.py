@@ -194,7 +194,7 @@ class Executable:
         names = tuple(each.name for each in at_start if each is not None)
         found = compile_facts.of(compiled, seconds, len(packed), products, names)
         logging.getLogger("tfdp").info("A program was compiled for %s: %s.", layouts, found)
-        return compiled, found
+        return compiled, found._replace(layouts=layouts.reasons(self.variables))
 
     def _fitting(self, partitioned: Any) -> Any:
         """Returns a program compiled, which must fit into a device's memory."""

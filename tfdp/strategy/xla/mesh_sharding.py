@@ -27,8 +27,8 @@ class Layouts:
       shard: What is sharded along the batch axis besides batches: None, "optimizer" or
         "parameters".
       mesh: The sizes of the mesh's axes by their names; None: the batch has all devices.
-      layout_map: The layouts of variables by patterns of their paths. A function of the first
-        traced program returns them.
+      layout_map: The layouts of variables by patterns of their paths. A function of a traced
+        program returns those of the variables that it has, each for its path.
 
     Attributes:
       mesh: The sizes of the mesh's axes.
@@ -65,6 +65,7 @@ class Layouts:
         self.language = "cuda" if is_cuda else self.platform
         self.replicated = NamedSharding(self._mesh, PartitionSpec())
         self._derive = layout_map if callable(layout_map) else None
+        self._derived: dict[str, Any] = {}
         given = {} if layout_map is None or callable(layout_map) else layout_map
         self._layout_map = LayoutMap(given, self.mesh)
         self._is_settled = False
@@ -91,7 +92,7 @@ class Layouts:
         """Describes the layouts, as JSON; a function's are known once it was called."""
         found: dict[str, Any] = {"devices": str(self), "shard": self.shard}
         if len(self.mesh) > 1:
-            layout_map = {path: list(axes) for path, axes in self._layout_map.items()}
+            layout_map = {path: list(axes) for path, axes in self._layout_map.items() if any(axes)}
             found |= {"mesh": self.mesh, "layout_map": layout_map}
         return found
 
@@ -111,7 +112,10 @@ class Layouts:
         return self.mesh[BATCH]
 
     def settle(self, program: Any, variables: Iterable[DeviceVariable]) -> None:
-        """Settles the layouts of all variables, before the first program is lowered.
+        """Settles the layouts of variables, before a program that has them is lowered.
+
+        Those of a layout map are settled before the first program. Derived ones are settled before
+        the first program that has the variable.
 
         Args:
           program: The program as it was traced, of which layouts may be derived.
@@ -120,13 +124,20 @@ class Layouts:
         Raises:
           ValueError: A pattern gives no variable its layout.
         """
+        if self._derive is not None:
+            self._derived = {**self._derive(program), **self._derived}
+            self._layout_map = LayoutMap(self._derived, self.mesh)
+            return
         if self._is_settled:
             return
-        if self._derive is not None:
-            self._layout_map = LayoutMap(self._derive(program), self.mesh)
         own = [each for each in variables if each.follows is None and each.shape.rank]
         self._layout_map.check_found({each.path for each in own})
         self._is_settled = True
+
+    def reasons(self, variables: Iterable[DeviceVariable]) -> tuple[str, ...]:
+        """Returns the derived layouts of variables, as lines of text: see `auto_layout`."""
+        paths = (variable.path for variable in variables)
+        return tuple(str(self._derived[path]) for path in paths if path in self._derived)
 
     def check_there(self) -> None:
         """Checks that the devices are there.

@@ -14,7 +14,7 @@ from tfdp.cluster import rank_status
 from tfdp.communication.replicas import CompilesPrograms, ProcessGroup, one_device
 from tfdp.data.feed import AbstractFeed
 from tfdp.strategy.programs.one_device_programs import OneDeviceView
-from tfdp.strategy.xla import accelerators, jax_distributed, pending
+from tfdp.strategy.xla import accelerators, auto_layout, jax_distributed, pending
 from tfdp.strategy.xla._jax import jax
 from tfdp.strategy.xla._tensorflow import OneDeviceExtended, ResourceVariable
 from tfdp.strategy.xla.compile_facts import CompileFacts
@@ -64,7 +64,8 @@ class XLAStrategy(OneDeviceView, tf.distribute.OneDeviceStrategy):
       layout_map: For patterns of weights' paths, as `re.search` takes them, the axis of the mesh
         along which each axis of a weight is sharded, or None. A path that is written out comes
         first, then the first pattern that is found. The optimizer's state follows its weight. A
-        `keras.distribution.LayoutMap`, such as KerasHub's, is taken.
+        `keras.distribution.LayoutMap`, such as KerasHub's, is taken. "auto": layouts along the
+        mesh's other axis are derived from each program as it is traced; `explain` says which.
 
     Raises:
       ImportError: JAX is not installed, or is too old.
@@ -97,7 +98,7 @@ class XLAStrategy(OneDeviceView, tf.distribute.OneDeviceStrategy):
         *,
         synchronization: None = None,
         mesh: Mapping[str, int] | None = None,
-        layout_map: Mapping[str, Any] | None = None,
+        layout_map: Mapping[str, Any] | str | None = None,
     ) -> None:
         if synchronization is not None:
             raise ValueError(
@@ -110,10 +111,11 @@ class XLAStrategy(OneDeviceView, tf.distribute.OneDeviceStrategy):
                 f"`shard` must be None or one of {_SHARDS}, but received {shard!r}. Leave it out, "
                 'or use shard="optimizer".'
             )
-        if layout_map is not None and (mesh is None or not isinstance(layout_map, Mapping)):
+        is_map = isinstance(layout_map, Mapping) or layout_map == "auto"
+        if layout_map is not None and (mesh is None or not is_map):
             raise ValueError(
-                "`layout_map` must be a mapping from patterns to axes of `mesh`, but received "
-                f"{layout_map!r} and mesh={mesh!r}. Use "
+                '`layout_map` must be "auto" or a mapping from patterns to axes of `mesh`, but '
+                f"received {layout_map!r} and mesh={mesh!r}. Use "
                 'mesh={"batch": 4, "model": 2}, layout_map={"dense.*kernel": (None, "model")}.'
             )
         super().__init__("/cpu:0")
@@ -122,7 +124,8 @@ class XLAStrategy(OneDeviceView, tf.distribute.OneDeviceStrategy):
         found = devices_of(devices)
         if found[0].platform == "gpu":
             accelerators.leave_to_jax()
-        layouts = Layouts(found, shard, mesh, layout_map)
+        given = auto_layout.derive(mesh) if isinstance(layout_map, str) else layout_map
+        layouts = Layouts(found, shard, mesh, given)
         processes = jax_distributed.group(layouts.num_devices // layouts.num_processes)
         options = {
             **layouts.describe(),
