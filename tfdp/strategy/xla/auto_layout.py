@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfdp.partition.source import SourceGraph
-from tfdp.strategy.xla.axis_groups import AxisGroups, Collective, Group, Weight
+from tfdp.strategy.xla.axis_groups import AxisGroups, Group, MeshCollective, Weight
 from tfdp.strategy.xla.axis_rules import walk
 from tfdp.strategy.xla.device_variables import DeviceVariable, variable_of
 from tfdp.strategy.xla.layout_maps import BATCH
@@ -39,7 +39,7 @@ class WeightLayout(NamedTuple):
     axes: tuple[str | None, ...]
     why: str
     bytes_saved: int = 0
-    collectives: tuple[Collective, ...] = ()
+    collectives: tuple[MeshCollective, ...] = ()
 
     def __str__(self) -> str:
         if not self.bytes_saved:

@@ -35,7 +35,7 @@ class Weight(NamedTuple):
     bytes: int
 
 
-class Collective(NamedTuple):
+class MeshCollective(NamedTuple):
     """What a step sends if a group is sharded.
 
     Attributes:
@@ -65,7 +65,7 @@ class Group:
 
     weights: list[tuple[int, int]] = dataclasses.field(default_factory=list)
     uses: dict[int, set[str]] = dataclasses.field(default_factory=dict)
-    sent: dict[tuple[Wire, str], Collective] = dataclasses.field(default_factory=dict)
+    sent: dict[tuple[Wire, str], MeshCollective] = dataclasses.field(default_factory=dict)
     is_data: bool = False
     gathered_by: str | None = None
     summed: int = 0
@@ -209,7 +209,7 @@ class AxisGroups:
         group = self.group(wire, axis)
         if wire in self._weight_of:
             group.gathered_by = group.gathered_by or operation(task).type
-        group.sent[wire, "gathered"] = Collective("all-gather", self.bytes(wire), None)
+        group.sent[wire, "gathered"] = MeshCollective("all-gather", self.bytes(wire), None)
         if group.is_data and result is not None and axis < len(self.shape(result)):
             self.group(result, axis).is_data = True
 
@@ -225,13 +225,13 @@ class AxisGroups:
             self.group(wire, axis).gathered_by = "Reshape"
         elif operand in self._learned:
             sent = self.group(wire, axis).sent
-            sent[operand, "gathered"] = Collective("all-gather", self.bytes(operand), None)
+            sent[operand, "gathered"] = MeshCollective("all-gather", self.bytes(operand), None)
 
     def reduce(self, wire: Wire, axis: int, count: int) -> None:
         """Says that an operation reduces along an axis to so many bytes."""
         if self._is_long(wire, axis):
             sent = self.group(wire, axis).sent
-            sent[wire, "reduced"] = Collective("all-reduce", count, None)
+            sent[wire, "reduced"] = MeshCollective("all-reduce", count, None)
 
     def sum(self, task: Task, axis: tuple[Wire, int], weight: int, use: str) -> None:
         """Says that a product with a weight, or a gather of a table, gives partials.
@@ -246,7 +246,7 @@ class AxisGroups:
             group = self.group(*axis)
             group.uses.setdefault(weight, set()).add(use)
             result = task, 0
-            group.sent[result, "summed"] = Collective("all-reduce", self.bytes(result), weight)
+            group.sent[result, "summed"] = MeshCollective("all-reduce", self.bytes(result), weight)
             if use == "rows" and (weight, use) not in self._used:
                 self._used.add((weight, use))
                 group.summed |= self._bit(task)
@@ -268,7 +268,7 @@ class AxisGroups:
                 group.added |= self._bit(task)
             if operand in self._learned:
                 operand = self._before_views(operand)
-                sent = Collective("all-reduce", self.bytes(operand), weight)
+                sent = MeshCollective("all-reduce", self.bytes(operand), weight)
                 group.sent.setdefault((operand, "gradient"), sent)
 
     def refuse(self, task: Task, wire: Wire, axis: int) -> None:

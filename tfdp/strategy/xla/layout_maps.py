@@ -49,6 +49,26 @@ def checked_mesh(mesh: Mapping[str, int] | None, num_devices: int) -> dict[str, 
     return sizes
 
 
+def check_given(layout_map: object, mesh: Mapping[str, int] | None) -> None:
+    """Checks what a strategy is given beside its mesh.
+
+    Raises:
+      ValueError: It is neither a mapping nor "auto", or there is no mesh.
+
+    >>> check_given({"dense.*kernel": (None, "model")}, None)
+    Traceback (most recent call last):
+        ...
+    ValueError: `layout_map` must be "auto" or a mapping from patterns to axes of `mesh`, but ...
+    """
+    is_map = isinstance(layout_map, Mapping) or layout_map == "auto"
+    if layout_map is not None and (mesh is None or not is_map):
+        raise ValueError(
+            '`layout_map` must be "auto" or a mapping from patterns to axes of `mesh`, but '
+            f"received {layout_map!r} and mesh={mesh!r}. Use "
+            'mesh={"batch": 4, "model": 2}, layout_map={"dense.*kernel": (None, "model")}.'
+        )
+
+
 class LayoutMap:
     """The layouts of variables by their paths.
 

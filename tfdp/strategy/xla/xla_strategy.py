@@ -14,7 +14,7 @@ from tfdp.cluster import rank_status
 from tfdp.communication.replicas import CompilesPrograms, ProcessGroup, one_device
 from tfdp.data.feed import AbstractFeed
 from tfdp.strategy.programs.one_device_programs import OneDeviceView
-from tfdp.strategy.xla import accelerators, auto_layout, jax_distributed, pending
+from tfdp.strategy.xla import accelerators, auto_layout, jax_distributed, layout_maps, pending
 from tfdp.strategy.xla._jax import jax
 from tfdp.strategy.xla._tensorflow import OneDeviceExtended, ResourceVariable
 from tfdp.strategy.xla.compile_facts import CompileFacts
@@ -111,13 +111,7 @@ class XLAStrategy(OneDeviceView, tf.distribute.OneDeviceStrategy):
                 f"`shard` must be None or one of {_SHARDS}, but received {shard!r}. Leave it out, "
                 'or use shard="optimizer".'
             )
-        is_map = isinstance(layout_map, Mapping) or layout_map == "auto"
-        if layout_map is not None and (mesh is None or not is_map):
-            raise ValueError(
-                '`layout_map` must be "auto" or a mapping from patterns to axes of `mesh`, but '
-                f"received {layout_map!r} and mesh={mesh!r}. Use "
-                'mesh={"batch": 4, "model": 2}, layout_map={"dense.*kernel": (None, "model")}.'
-            )
+        layout_maps.check_given(layout_map, mesh)
         super().__init__("/cpu:0")
         if not isinstance(devices, str):
             jax_distributed.join()
