@@ -96,9 +96,9 @@ def test_a_layout_must_fit_the_mesh(layout_map, said):
         on_mesh(layout_map)
 
 
-@pytest.mark.parametrize("layout_map", ["auto", [("kernel", (None, "model"))]])
+@pytest.mark.parametrize("layout_map", ["columns", [("kernel", (None, "model"))]])
 def test_a_layout_map_must_be_a_mapping(layout_map):
-    with pytest.raises(ValueError, match="must be a mapping from patterns"):
+    with pytest.raises(ValueError, match=r"must be \"auto\" or a mapping from patterns"):
         on_mesh(layout_map)
 
 
