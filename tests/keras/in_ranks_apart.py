@@ -221,6 +221,7 @@ def test_moving_statistics_are_the_mean_of_those_of_all_ranks(strategy):
         ("checkpoint", r"Checkpoint keeps the place of all ranks.*ModelCheckpoint"),
         ("pipeline", r"take parts of batches in turn.*Give `fit` arrays or such a dataset"),
         ("numbers", r"take parts of batches in turn"),
+        ("distributed", r"must be given the dataset itself, .*Leave out `strategy.experimental_di"),
     ],
 )
 def test_what_ranks_that_train_apart_cannot_do_is_refused(strategy, what, text):
@@ -233,6 +234,11 @@ def test_what_ranks_that_train_apart_cannot_do_is_refused(strategy, what, text):
         },
         "pipeline": {"x": tfdp.data.pipeline((x, y), global_batch_size=4, seed=0)},
         "numbers": {"x": tf.data.Dataset.range(4)},
+        "distributed": {
+            "x": strategy.experimental_distribute_dataset(
+                tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+            )
+        },
     }
     with pytest.raises(ValueError, match=text):
         model_of(strategy).fit(**given[what], verbose=0)

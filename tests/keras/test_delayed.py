@@ -11,7 +11,7 @@ from keras import layers, optimizers
 
 import tfdp
 from tfdp.base import recording
-from tfdp.synchronization import Delayed
+from tfdp.synchronization import Asynchronous, Delayed
 
 EXAMPLES, BATCH = 35, 8  # the last batch has 3 examples, and so leaves a replica of four without
 
@@ -408,7 +408,7 @@ def test_the_sum_that_is_due_waits_for_nothing_of_the_step_and_none_of_it_for_th
 
 @pytest.mark.slow
 @harness.in_one_process
-def test_updates_of_other_variables_are_refused_while_some_wait():
+def test_updates_of_other_variables_are_refused():
     x, y = harness.regression_data(8)
     model = made(2, lambda: dense(optimizers.SGD(0.1)))
     strategy = model.distribute_strategy
@@ -425,5 +425,66 @@ def test_updates_of_other_variables_are_refused_while_some_wait():
     program(tf.constant(x), tf.constant(y), True)
     with pytest.raises(ValueError, match=r"must be of the same variables.*updates 4 variables wh"):
         program(tf.constant(x), tf.constant(y), False)
-    strategy.synchronize(model)
-    program(tf.constant(x), tf.constant(y), False)
+
+
+@pytest.mark.slow
+@harness.in_one_process
+def test_steps_of_other_variables_are_refused_where_all_has_been_applied_in_between():
+    model = made(2, lambda: dense(optimizers.SGD(1.0)))
+    strategy, optimizer = model.distribute_strategy, model.optimizer
+
+    def step_of(variable):
+        @strategy.partitioned
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x)) + tf.reduce_sum(variable)
+            optimizer.apply(tape.gradient(loss, [variable]), [variable])
+
+        return step
+
+    with strategy.scope():
+        optimizer.build(model.trainable_variables)
+    x = tf.ones([4, *model.input_shape[1:]])
+    first, second = map(step_of, model.trainable_variables[:2])
+    first(x)
+    strategy.synchronize(optimizer)
+    with pytest.raises(ValueError, match=r"must be of the same variables.*for each set of var"):
+        second(x)
+
+
+class Unused(layers.Layer):
+    """A product, and a weight that has no gradient."""
+
+    def build(self, shape):
+        self.unused = self.add_weight(shape=[3], initializer="ones")
+        self.kernel = self.add_weight(shape=[shape[-1], 1])
+
+    def call(self, x):
+        return x @ self.kernel
+
+
+@pytest.mark.slow
+@harness.in_one_process
+def test_a_variable_without_a_gradient_stays_from_epoch_to_epoch():
+    x, y = harness.regression_data(14)
+
+    def make():
+        model = keras.Sequential([keras.Input(x.shape[1:]), Unused()])
+        model.compile(optimizers.AdamW(0.01, weight_decay=1.0), "mse")
+        return model
+
+    model = made(2, make)
+    model.fit(x, y, batch_size=7, epochs=3, shuffle=False, verbose=0)
+    np.testing.assert_array_equal(model.layers[0].unused, np.ones(3))
+    assert not np.array_equal(model.layers[0].kernel, on_one_device(make).model.layers[0].kernel)
+
+
+@pytest.mark.parametrize("synchronization", [Delayed(), Asynchronous(2)])
+@harness.in_one_process
+def test_an_update_outside_of_a_step_is_refused(synchronization):
+    strategy = harness.strategy(2, synchronization=synchronization)
+    with strategy.scope():
+        model = dense(optimizers.SGD(1.0))
+    variables = model.trainable_variables
+    with pytest.raises(ValueError, match=r"must be part of a step.*`@strategy.partitioned`"):
+        model.optimizer.apply([tf.ones(each.shape) for each in variables], variables)

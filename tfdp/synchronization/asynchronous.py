@@ -52,6 +52,7 @@ class Asynchronous(Synchronization):
 
     replicas_differ: ClassVar[bool] = False  # those of one process do not
     ranks_apart: ClassVar[bool] = True
+    needs_step: ClassVar[bool] = True
     no_compression: ClassVar[str] = (
         "`Asynchronous` sends changes of weights in float32, and no gradients. Leave one of them "
         "out, or send less by a larger `every`."

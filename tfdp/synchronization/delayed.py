@@ -50,6 +50,7 @@ class Delayed(Synchronization):
     """
 
     replicas_differ: ClassVar[bool] = False
+    needs_step: ClassVar[bool] = True
     no_compression: ClassVar[str] = (
         "`Delayed` sends whole gradients: what a compression loses comes back with the next sum, "
         "which would be applied later still. Leave one of them out."

@@ -21,6 +21,9 @@ class Synchronization(abc.ABC):
     #: Whether each process of a cluster is a group of its own, which no step waits for.
     ranks_apart: ClassVar[bool] = False
 
+    #: Whether an update must be part of a step that replicas run; others are refused.
+    needs_step: ClassVar[bool] = False
+
     #: Whether it has outer gradients, which can be compressed.
     has_outer_optimizer: ClassVar[bool] = False
 

@@ -121,7 +121,8 @@ def _exchange(
 
 
 def _processes(optimizer: BaseOptimizer) -> RanksApart:
-    processes = processes_of(strategy_of_optimizer(optimizer))
+    # An eager step, which is one device's, has its strategy's ranks, too.
+    processes = strategy_of_optimizer(optimizer).extended.processes
     assert isinstance(processes, RanksApart)
     return processes
 

@@ -161,7 +161,6 @@ class DelayedUpdates(PerReplicaUpdates):
             apply_all = functools.partial(_apply_all, optimizer, updated)
             programs[updated] = strategy.partitioned(apply_all)
         programs[updated]()
-        waiting["updated"] = []
 
 
 def _apply_all(optimizer: BaseOptimizer, keys: Sequence[str]) -> None:
@@ -282,7 +281,7 @@ def _check_updated(
         "Under `Delayed` all updates of an optimizer must be of the same variables, since each "
         f"applies what the one before left, but {optimizer.name!r} updates {len(keys)} variables "
         f"where others of its updates have {len(waiting['updated'])}, or others. Use an optimizer "
-        "for each set of variables, or call `strategy.synchronize(model)` before the change."
+        "for each set of variables."
     )
 
 

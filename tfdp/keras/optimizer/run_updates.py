@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.communication.replicas import OfPartials, Value, sharder_of
+from tfdp.compression.exchange import exchange_of
 from tfdp.keras._keras import BaseOptimizer, key_of_variable, strategy_of_optimizer
 from tfdp.keras.nested_optimizers import wrapped
 from tfdp.keras.optimizer import update_protocol
@@ -95,8 +96,18 @@ def of_one_replica(
 
     Returns:
       What the optimizer returns.
+
+    Raises:
+      ValueError: The strategy has a synchronization that must be part of the step.
     """
     strategy: Any = strategy_of_optimizer(optimizer)
+    synchronization = exchange_of(strategy).synchronization
+    if synchronization is not None and synchronization.needs_step:
+        raise ValueError(
+            f"Under {synchronization} an update must be part of a step that replicas run, but "
+            f"{optimizer.name!r} is called outside of one. Decorate the step, from the tape to the "
+            "optimizer, with `@strategy.partitioned`."
+        )
     update_protocol.build(optimizer, variables)
     if _OUTSIDE not in strategy.adapter_state.warned_about:
         strategy.adapter_state.warned_about.add(_OUTSIDE)

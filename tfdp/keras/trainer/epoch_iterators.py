@@ -119,6 +119,12 @@ def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) 
     strategy = kwargs.get("distribute_strategy")
     trains = "class_weight" in kwargs  # those of validation are made within `fit`, too
     self._tfdp_takes_turns = trains and takes_turns(strategy)
+    if self._tfdp_takes_turns and mapped is not None:
+        raise ValueError(
+            "Ranks that train apart take parts of batches in turn, so `fit` must be given the "
+            "dataset itself, but received one that is distributed already. Leave out "
+            "`strategy.experimental_distribute_dataset`."
+        )
     whole = replicas_of(strategy) is not None and _is_of_no_batches(feed)
     if whole and not self._tfdp_takes_turns:
         kwargs["distribute_strategy"] = _DEFAULT
