@@ -83,7 +83,7 @@ def test_of_checks_that_fail_the_first_of_the_program_raises():
             partitioned(x)
     finally:
         tf.debugging.disable_check_numerics()
-    assert "In the program: CheckNumericsV2 at test_debugging.py" in str(raised.value)
+    assert "In the program: CheckNumericsV2 at test_side_effects.py" in str(raised.value)
     assert 'op "Mul"' not in str(raised.value)
 
 
