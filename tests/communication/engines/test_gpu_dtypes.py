@@ -18,6 +18,7 @@ DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 def on_gpus(request, monkeypatch):
     """Engines take the devices for parts of a GPU, or for GPUs."""
     monkeypatch.setattr(tensorflow_engine, "are_gpus", lambda devices: True)
+    monkeypatch.setattr(tensorflow_engine, "communication_hint", lambda devices: "auto")
     if request.param == "NCCL":
         request.getfixturevalue("as_nccl")
 

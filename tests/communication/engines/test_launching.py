@@ -94,6 +94,7 @@ def test_keys_of_varying_calls_are_apart_from_all_others(devices):
 def test_rings_of_gpus_sum_int32_as_int64(devices, on_replicas, monkeypatch):
     """TensorFlow adds int32 on the host, also what lies in a GPU's memory."""
     monkeypatch.setattr(tensorflow_engine, "are_gpus", lambda devices: True)
+    monkeypatch.setattr(tensorflow_engine, "communication_hint", lambda devices: "auto")
     engine = TensorFlowEngine(devices[:2])
     step = on_replicas(2, lambda rank: engine.all_reduce(tf.constant([rank, -7]), PAIR))
     nodes = step.get_concrete_function().graph.as_graph_def().node

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from tfdp.communication.engines import gpus_of_logical_devices, tensorflow_engine
+from tfdp.communication.engines import communication_hint, gpus_of_logical_devices
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def gpus(monkeypatch):
 def test_nccl_moves_tensors_where_each_replica_has_a_gpu_of_its_own(gpus, parts, indices, hint):
     gpus(*parts)
     names = [f"/job:localhost/replica:0/task:0/device:GPU:{index}" for index in indices]
-    assert tensorflow_engine(names) == hint
+    assert communication_hint(names) == hint
 
 
 def test_logical_gpus_are_numbered_gpu_by_gpu(gpus):
