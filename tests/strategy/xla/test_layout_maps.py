@@ -46,8 +46,8 @@ def test_what_is_no_weight_and_does_not_fit_is_left():
 def test_layouts_of_keras_are_taken():
     mesh = keras.distribution.DeviceMesh((4, 2), ["batch", "model"], devices=np.arange(8))
     layout_map = keras.distribution.LayoutMap(mesh)
-    layout_map["up.*kernel"] = (None, "model")
-    layout_map["up.*bias"] = keras.distribution.TensorLayout(["model"], mesh)
+    layout_map[".*up.*kernel"] = (None, "model")
+    layout_map[".*up.*bias"] = keras.distribution.TensorLayout(["model"], mesh)
     strategy = on_mesh(layout_map)
     model, _ = compiled(strategy)
     layouts = strategy.extended.layouts
@@ -59,9 +59,37 @@ def test_layouts_of_keras_are_taken():
         "down/bias": (),
     }
     assert strategy.describe()["layout_map"] == {
-        "up.*kernel": [None, "model"],
-        "up.*bias": ["model"],
+        ".*up.*kernel": [None, "model"],
+        ".*up.*bias": ["model"],
     }
+
+
+def test_a_path_is_looked_up_in_a_mapping_of_keras_as_keras_does():
+    mesh = keras.distribution.DeviceMesh((4, 2), ["batch", "model"], devices=np.arange(8))
+    layout_map = keras.distribution.LayoutMap(mesh)
+    layout_map["up/kernel"], layout_map[".*down.*"] = (None, "model"), ("model", None)
+    found = LayoutMap(layout_map, MESH)
+    for path in "up/kernel", "mlp/up/kernel", "mlp/down/kernel", "mlp/norm/gamma":
+        expected = layout_map[path]
+        axes = found.axes_of(path, (4, 4))
+        assert axes == (None if expected is None else tuple(expected.axes))
+    other = keras.distribution.DeviceMesh((2, 4), ["batch", "model"], devices=np.arange(8))
+    with pytest.raises(ValueError, match=r"LayoutMap` must be the strategy's, .*'batch': 2"):
+        on_mesh(keras.distribution.LayoutMap(other))
+
+
+def test_a_pattern_that_fits_nothing_is_refused():
+    strategy = on_mesh({"moving_mean": ("model",)})
+    with strategy.scope():
+        model = keras.Sequential([keras.Input([5]), keras.layers.BatchNormalization()])
+        model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match=r"only where it does not fit: .*moving_mean has shape"):
+        strategy.compile_ahead(model, (np.ones([8, 5]), np.ones([8, 5])))
+
+
+def test_layouts_along_the_batch_alone_are_described():
+    strategy = on_mesh({"kernel": ("batch", None)}, {"batch": 8})
+    assert strategy.describe()["layout_map"] == {"kernel": ["batch", None]}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import keras
+
 # The axis of a mesh along which batches are sharded.
 BATCH = "batch"
 
@@ -73,7 +75,7 @@ class LayoutMap:
     """The layouts of variables by their paths.
 
     A path that is written out comes first, then the first pattern that is found in the path, by
-    `re.search`.
+    `re.search`. In a `keras.distribution.LayoutMap` the path is looked up as Keras does.
 
     Args:
       given: A layout for each pattern: a tuple, or what has one as `axes`, such as
@@ -96,6 +98,9 @@ class LayoutMap:
 
     def __init__(self, given: Mapping[str, Any], mesh: Mapping[str, int]) -> None:
         self._mesh = mesh
+        self._of_keras = given if isinstance(given, keras.distribution.LayoutMap) else None
+        if self._of_keras is not None:
+            _check_mesh_of(self._of_keras, mesh)
         # Keras' mapping looks for patterns as well; its keys and their own values are plain.
         self._axes = {pattern: _checked_axes(pattern, given[pattern], mesh) for pattern in given}
         self._patterns = {pattern: _compiled(pattern) for pattern in given}
@@ -140,21 +145,25 @@ class LayoutMap:
                 )
         return axes
 
-    def check_found(self, paths: Iterable[str]) -> None:
+    def check_found(self, shapes: Mapping[str, Sequence[int]]) -> None:
         """Checks that each pattern is the one that gives a variable its layout.
 
         Args:
-          paths: The paths of all variables.
+          shapes: The shapes of all variables by their paths.
 
         Raises:
           ValueError: A pattern gives none.
         """
-        paths = sorted(paths)
-        found = set(map(self._pattern_of, paths))
-        for pattern in self._axes:
-            if pattern not in found:
+        paths = sorted(shapes)
+        found = {path: self._pattern_of(path) for path in paths}
+        fits = {found[path] for path in paths if self.axes_of(path, shapes[path], False)}
+        for pattern, axes in self._axes.items():
+            if pattern not in fits and (axes or pattern not in found.values()):
+                misfit = next((path for path in paths if found[path] == pattern), None)
                 before = any(self._patterns[pattern].search(path) for path in paths)
                 where = "only where an earlier pattern is" if before else "in none of them"
+                if misfit is not None:
+                    where = f"only where it does not fit: {misfit} has shape {shapes[misfit]}"
                 named = ", ".join(paths[:20]) + ", ..." * (len(paths) > 20)
                 raise ValueError(
                     "Each pattern of `layout_map` must give a variable its layout, but of all "
@@ -166,8 +175,21 @@ class LayoutMap:
     def _pattern_of(self, path: str) -> str | None:
         if path in self._axes:
             return path
+        if self._of_keras is not None:
+            found = self._of_keras[path]  # an error of Keras' if it has several
+            return next((key for key in self._axes if self._of_keras[key] is found), None)
         each = self._patterns.items()
         return next((pattern for pattern, compiled in each if compiled.search(path)), None)
+
+
+def _check_mesh_of(layout_map: keras.distribution.LayoutMap, mesh: Mapping[str, int]) -> None:
+    own = layout_map.device_mesh
+    sizes = None if own is None else dict(zip(own.axis_names, own.shape, strict=True))
+    if sizes not in (None, mesh):
+        raise ValueError(
+            "The mesh of a `keras.distribution.LayoutMap` must be the strategy's, but it has "
+            f"{sizes} and `mesh` is {dict(mesh)}. Use one of them for both."
+        )
 
 
 def _is_name(axis: Any) -> bool:

@@ -91,8 +91,8 @@ class Layouts:
     def describe(self) -> dict[str, Any]:
         """Describes the layouts, as JSON; a function's are known once it was called."""
         found: dict[str, Any] = {"devices": str(self), "shard": self.shard}
-        if len(self.mesh) > 1:
-            layout_map = {path: list(axes) for path, axes in self._layout_map.items() if any(axes)}
+        layout_map = {path: list(axes) for path, axes in self._layout_map.items() if any(axes)}
+        if len(self.mesh) > 1 or layout_map:
             found |= {"mesh": self.mesh, "layout_map": layout_map}
         return found
 
@@ -131,7 +131,10 @@ class Layouts:
         if self._is_settled:
             return
         own = [each for each in variables if each.follows is None and each.shape.rank]
-        self._layout_map.check_found({each.path for each in own})
+        for each in own:
+            if each.is_weight:
+                self._mapped(each)  # which raises where its layout does not fit
+        self._layout_map.check_found({each.path: tuple(each.shape) for each in own})
         self._is_settled = True
 
     def reasons(self, variables: Iterable[DeviceVariable]) -> tuple[str, ...]:
