@@ -189,6 +189,18 @@ class Peers:
             self._tell(other, {"tells": _GIVEN_UP, "rank": rank, "reason": reason})
         self._gone(rank, reason)
 
+    def drop_out(self, reason: str) -> None:
+        """Gives this rank up, which may not go on, and tells all others."""
+        if self.failure is not None:
+            return
+        for other in self.alive - {self.rank}:
+            self._tell(other, {"tells": _GIVEN_UP, "rank": self.rank, "reason": reason})
+        self.failure = RankLostError(
+            f"Rank {self.rank}: the others go on without this rank: {reason}. Start it again "
+            "(`tfdp run --max-restarts` does), and it takes the current weights."
+        )
+        self._changed(self.rank)
+
     def error_of(self, rank: int) -> RankLostError:
         """Returns the error for who needs a rank that is gone."""
         error = RankLostError(

@@ -203,6 +203,36 @@ def test_a_rank_that_trains_apart_starts_again_alone(runs, deaths, restarts, say
     runs.assert_nobody_is_left()
 
 
+# Rank 1 kills itself when rank 0 has ended, and what watches over that has told so and ended too.
+LATE = """
+marked()
+tell(apart=True)
+if rank == 0:
+    with open("watcher.tmp", "w") as file:
+        file.write(str(os.getppid()))
+    os.rename("watcher.tmp", "watcher")
+    sys.exit(0)
+while not os.path.exists("watcher"):
+    time.sleep(0.01)
+try:
+    while open(f"/proc/{open('watcher').read()}/stat").read().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.01)
+except OSError:
+    pass
+open(f"life-{os.getpid()}", "w").close()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_does_not_start_again_where_others_have_ended_well(runs):
+    run = runs.run("-n", 2, "--max-restarts", 2, runs.script(LATE))
+    assert run.returncode == 0, run.err
+    assert "rank 1 of 2 ended with signal SIGKILL; others have ended well by then" in run.err
+    assert len(list(runs.folder.glob("life-*"))) == 1
+    runs.assert_nobody_is_left()
+
+
 @pytest.mark.slow
 def test_where_all_ranks_that_train_apart_fail_the_run_fails(runs):
     run = runs.run(

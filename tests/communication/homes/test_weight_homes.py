@@ -1,6 +1,7 @@
 """Ranks exchange weights with their homes, and a replay of the arrivals gives the same weights."""
 
 import concurrent.futures
+import contextlib
 import itertools
 import json
 import os
@@ -17,7 +18,7 @@ import pytest
 
 from tfdp.communication.homes import OuterUpdate, WeightHomes
 from tfdp.communication.homes.shard_home import Event
-from tfdp.errors import CollectiveTimeoutError, RankLostError
+from tfdp.errors import CollectiveTimeoutError, RankLostError, RankMismatchError
 
 SIZE = 10
 SECONDS = 60.0
@@ -157,6 +158,52 @@ def test_parts_are_taken_in_turn_and_once():
     taken = on_ranks(3, run)
     assert sorted(itertools.chain.from_iterable(taken))[:21] == list(range(21))
     assert all(each == sorted(each) for each in taken)
+
+
+def test_passes_that_begin_with_other_values_are_an_error_on_all_ranks():
+    both = threading.Barrier(2)
+
+    def run(homes):
+        assert homes.turn("data 0", 0, -1, first=7) >= 0
+        both.wait(SECONDS)
+        with contextlib.suppress(RankMismatchError):  # of the other, which has begun before
+            homes.turn("data 0", 1, -1, first=homes.rank)
+        both.wait(SECONDS)
+        told = []
+        for each in (lambda: homes.turn("data 0", 1, 5), lambda: homes.wait_for_all("a meeting")):
+            with pytest.raises(RankMismatchError) as raised:
+                each()
+            told.append(str(raised.value))
+        return told
+
+    for rank, told in enumerate(on_ranks(2, run)):
+        for text in told:
+            assert text.startswith(f"Rank {rank}: ranks ")
+            assert "must read the data of `fit` in one order" in text
+
+
+def test_the_others_go_on_without_a_rank_that_drops_out():
+    left = threading.Event()
+
+    def run(homes):
+        weights = homes.begin("w", begin(0))
+        homes.wait_for_all("the beginning")
+        if homes.rank == 1:
+            homes.drop_out("its `fit` ended with ValueError: no more")
+            left.set()
+            for each in (lambda: homes.end({"w": weights}), homes.check):
+                with pytest.raises(RankLostError, match=r"ValueError: no more\. Start it again"):
+                    each()
+            return None
+        assert left.wait(SECONDS)
+        for number in 1, 2:
+            weights = homes.end({"w": weights + number})["w"]
+        return weights.tolist(), homes.alive()
+
+    one, other, third = on_ranks(3, run)
+    assert other is None and one == third
+    assert one[0] == pytest.approx([1 + 2 * (1 + 2) / 3] * SIZE)  # rank 1 still counts as a third
+    assert one[1] == [0, 2]
 
 
 def test_a_rank_that_gives_no_news_is_given_up_and_told():

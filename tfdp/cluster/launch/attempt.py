@@ -144,6 +144,9 @@ def attempt(
             for stream in streams[rank]:
                 stream.finish()
             said = f"rank {rank} of {group.world_size} ended with {describe(process).how}"
+            if any(each.returncode == 0 for each in of_ranks):  # it would wait for them in vain
+                starter.say(f"{said}; others have ended well by then: it does not start again.")
+                return None
             if restarts.pause() is None:
                 starter.say(f"{said}; the others train apart from it, and go on.")
                 return None

@@ -10,7 +10,7 @@ import numpy as np
 
 from tfdp.cluster.peers import Peers
 from tfdp.communication.homes.home_service import HomeService
-from tfdp.errors import CollectiveTimeoutError, RankLostError
+from tfdp.errors import CollectiveTimeoutError, RankLostError, RankMismatchError
 
 # How often a wait looks whether its deadline is over, and how soon another home is asked.
 _LOOK_SECONDS, _RETRY_SECONDS = 1.0, 0.02
@@ -118,9 +118,18 @@ class HomeRequests:
         _results(await asyncio.gather(*asked, return_exceptions=True))
 
     def check_own(self) -> None:
-        """Raises RankLostError if the others have given this rank up."""
+        """Raises an error if the others have given this rank up, or read other data than it."""
         if self._peers.failure is not None:
             raise self._peers.failure
+        if self._here.unlike:
+            one, other = self._here.unlike
+            raise RankMismatchError(
+                f"Rank {self.rank}: ranks {one} and {other} must read the data of `fit` in one "
+                "order, for each takes parts of the same batches, but a pass over them begins with "
+                "other values on one than on the other. Give `fit` arrays, or seed what draws an "
+                "order or changes examples, such as `dataset.shuffle(1000, seed=1)`; random layers "
+                "that change examples belong into the model."
+            )
 
     async def until(self, missing: Callable[[], list[int]], what: str) -> None:
         """Waits until no rank is missing; those are given up where there is no news for long."""

@@ -53,6 +53,7 @@ class HomeService:
       highest: By the name of a vector the most rounds that a rank has had.
       turns: By the name of data and the number of a pass the next turn that is given.
       passes: By the name of data the last pass over them that a rank has begun.
+      unlike: Two ranks whose passes over the same data begin with other parts; None: none do.
       records: Whether homes that are made from now on record what happens.
       said: What rank 0 has said, or would say; JSON.
 
@@ -83,6 +84,8 @@ class HomeService:
         self.highest: dict[str, int] = collections.defaultdict(int)
         self.turns: dict[tuple[str, int], int] = {}
         self.passes: dict[str, int] = {}
+        self.unlike: tuple[int, int] | None = None
+        self._firsts: dict[tuple[str, int], dict[int, int]] = collections.defaultdict(dict)
         self._update = update
         self._waiting: set[asyncio.Future[None]] = set()
 
@@ -124,6 +127,11 @@ class HomeService:
             return {"turn": self.turns[key] - 1}, b""
         elif does == "pass":
             self.passes[name] = max(self.passes.get(name, 0), header["pass"])
+            if header["first"] is not None:
+                found = self._firsts[name, header["pass"]]
+                found[rank] = header["first"]
+                others = (each for each in found if found[each] != found[rank])
+                self.unlike = self.unlike or next(((each, rank) for each in others), None)
         elif does == "join":
             return {
                 "said": self.said,

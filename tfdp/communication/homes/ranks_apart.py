@@ -34,12 +34,14 @@ class HomeTurns:
 
     Args:
       homes: The way to the rank that gives turns.
+      failed: Called with an error of a turn, before TensorFlow raises its own in its place.
     """
 
-    def __init__(self, homes: WeightHomes) -> None:
+    def __init__(self, homes: WeightHomes, failed: Callable[[Exception], None]) -> None:
         self.parts = homes.num_ranks
-        self._homes = homes
+        self._homes, self._failed = homes, failed
         self._datasets = self._first = 0
+        self._trains = False
 
     @property
     def seed(self) -> int:
@@ -49,17 +51,32 @@ class HomeTurns:
 
     def begin(self) -> int | None:
         """Begins a training; returns the pass over its data that other ranks are in; None: over."""
+        self._homes.check()
+        self._trains = False
         passes, name = self._homes.passes, f"data {self._datasets}"
         later = [int(each.split()[1]) for each in passes]
         self._first = passes.get(name, 0)
         return None if max(later, default=0) > self._datasets else self._first
 
-    def dataset(self) -> Callable[[int, int], int]:
+    def fail(self, error: BaseException) -> None:
+        """Drops out of the cluster if a training has begun: the others must not wait for it."""
+        if self._trains and self.parts > 1:
+            self._homes.drop_out(f"its `fit` ended with {type(error).__name__}: {error}")
+
+    def dataset(self) -> Callable[[int, int, int | None], int]:
         """Returns what gives turns of the data of a training; see `Turns`."""
         name, first = f"data {self._datasets}", self._first
         self._datasets += 1
-        self._first = 0
-        return lambda number, last: self._homes.turn(name, first + number, last)
+        self._first, self._trains = 0, True
+
+        def turn(number: int, last: int, begins: int | None) -> int:
+            try:
+                return self._homes.turn(name, first + number, last, begins)
+            except Exception as error:
+                self._failed(error)
+                raise
+
+        return turn
 
 
 class RanksApart(OneProcess):
@@ -114,7 +131,7 @@ class RanksApart(OneProcess):
         )
         random_states.set_states(self.homes.said)
         tf.random.set_seed(self.homes.said["seed"])
-        self._turns = HomeTurns(self.homes)
+        self._turns = HomeTurns(self.homes, self._note)
         rank_status.tell(apart=cluster.world_size > 1)
         rank_status.tell_alive()  # no other rank would notice its silence
         atexit.register(self.homes.close)
@@ -149,8 +166,11 @@ class RanksApart(OneProcess):
         try:
             return self.homes.exchange(name, weights)
         except Exception as error:
-            self._failed = error
+            self._note(error)
             raise
+
+    def _note(self, error: Exception) -> None:
+        self._failed = error
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:

@@ -76,7 +76,7 @@ class WeightHomes:
         differ: Differ = _never,
     ) -> None:
         self.rank, self.num_ranks = rank, len(addresses)
-        self._staleness = staleness
+        self._staleness, self._again = staleness, there is not None
         # Sooner than the rank that asks would give its home up for them.
         first_seconds = timeout_seconds / 2
         self._here = HomeService(rank, self.num_ranks, update, first_seconds, said or {})
@@ -132,7 +132,7 @@ class WeightHomes:
         """
         return self._peers.run(self._end(weights))
 
-    def turn(self, name: str, number: int, last: int) -> int:
+    def turn(self, name: str, number: int, last: int, first: int | None = None) -> int:
         """Returns a number that no other rank is given, larger than `last`, from 0 on.
 
         Where the rank is lost that gives them, some come twice.
@@ -141,8 +141,26 @@ class WeightHomes:
           name: The data that the numbers belong to.
           number: The number of the pass over them.
           last: The last number that this rank was given in it; -1: none.
+          first: A checksum of what the pass begins with, if that is to be compared; it is not for
+            a rank that comes again, which may have passed over its data less often.
+
+        Raises:
+          RankLostError: The others have given this rank up.
+          RankMismatchError: Passes of ranks begin with other values.
         """
-        return self._peers.run(self._turn(name, number, last))
+        return self._peers.run(self._turn(name, number, last, None if self._again else first))
+
+    def check(self) -> None:
+        """Raises what other calls would, such as RankLostError, if this rank may not go on."""
+        self._requests.check_own()
+
+    def drop_out(self, reason: str) -> None:
+        """Leaves as a lost rank: the others go on, and nothing on this one does."""
+
+        async def drop_out() -> None:
+            self._peers.drop_out(reason)
+
+        self._peers.run(drop_out())
 
     @property
     def passes(self) -> Mapping[str, int]:
@@ -277,17 +295,18 @@ class WeightHomes:
         known.taken, known.number = taken, number
         return taken
 
-    async def _turn(self, name: str, number: int, last: int) -> int:
+    async def _turn(self, name: str, number: int, last: int, first: int | None) -> int:
         of_pass = {"name": name, "pass": number}
         if last < 0:
-            await self._requests.tell_all({"do": "pass"} | of_pass)
+            await self._requests.tell_all({"do": "pass", "first": first} | of_pass)
         while True:
+            self._requests.check_own()
             try:
                 gives = min(self._peers.alive)
                 told, _ = await self._peers.ask(gives, {"do": "turn", "last": last} | of_pass)
                 return int(told["turn"])
             except RankLostError:
-                self._requests.check_own()
+                continue
 
     async def _events(self, name: str) -> list[list[Event]]:
         found = []

@@ -66,12 +66,16 @@ class Turns(Protocol):
         A rank that comes again begins where the others are; None: they have ended this training.
         """
 
-    def dataset(self) -> Callable[[int, int], int]:
+    def fail(self, error: BaseException) -> None:
+        """Ends a training with an error: if this rank has read its data, it takes part no more."""
+
+    def dataset(self) -> Callable[[int, int, int | None], int]:
         """Returns what gives turns of the data of the training that has begun.
 
         Returns:
-          A function of the number of a pass over the dataset, and of the last part of the pass
-          that this rank was given, -1 for none; it returns the next.
+          A function of the number of a pass over the dataset, of the last part of the pass that
+          this rank was given, -1 for none, and of a checksum of the pass's first part, which it
+          compares where there is none; it returns the next.
         """
 
 

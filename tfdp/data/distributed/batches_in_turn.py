@@ -1,7 +1,8 @@
 """Parts of batches, of which each process takes the next that no other has taken."""
 
 import itertools
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,18 +64,28 @@ def in_turn(dataset: Any, turns: Turns) -> Any:
     return taken.with_options(options)
 
 
-def _taker(turn: Callable[[int, int], int], number: tf.Tensor) -> Callable[..., Any]:
+def _checksum(values: Sequence[np.ndarray]) -> int:
+    """Returns a checksum of a part, alike in all processes."""
+    found = 0
+    for value in map(np.asarray, values):  # one of texts has objects
+        content = repr(value.tolist()).encode() if value.dtype == object else value.tobytes()
+        found = zlib.crc32(content, found)
+    return found
+
+
+def _taker(turn: Callable[[int, int, int | None], int], number: tf.Tensor) -> Callable[..., Any]:
     """Returns what says of each part whether this process takes it, and asks for the next turn."""
 
-    def asked(number: np.ndarray, last: np.ndarray) -> np.int64:
-        return np.int64(turn(int(number), int(last)))
+    def asked(number: np.ndarray, last: np.ndarray, *first: np.ndarray) -> np.int64:
+        return np.int64(turn(int(number), int(last), _checksum(first) if last < 0 else None))
 
     @tf.autograph.experimental.do_not_convert
     def take(next_: tf.Tensor, part: Any) -> Any:
         index, share = part
 
         def ask() -> tf.Tensor:
-            found = tf.numpy_function(asked, [number, next_], tf.int64)
+            values = tf.nest.flatten(share, expand_composites=True)
+            found = tf.numpy_function(asked, [number, next_, *values], tf.int64)
             return tf.ensure_shape(found, [])
 
         next_ = tf.cond(next_ < index, ask, lambda: next_)

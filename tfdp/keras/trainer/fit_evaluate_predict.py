@@ -1,9 +1,10 @@
 """The hooks of `fit`, `evaluate` and `predict`: all ranks start alike, with the same callbacks."""
 
+import contextlib
 import inspect
 import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -55,10 +56,24 @@ def _run(name: str, original: Callable[..., Any], model: Any, args: Any, kwargs:
         _begin_where_others_are(model, bound.arguments)
     checkpoint = _arrange(name, bound.arguments)
     with (
+        _left_on_errors(name, model),
         epoch_iterators.explained(bound.arguments),
         epoch_iterators.during(name, model, checkpoint),
     ):
         return _run_arranged(name, original, model, bound)
+
+
+@contextlib.contextmanager
+def _left_on_errors(name: str, model: Any) -> Iterator[None]:
+    """Lets the others go on without this rank, if it trains apart and its `fit` raises."""
+    try:
+        yield
+    except BaseException as error:
+        strategy = model.distribute_strategy
+        turns = processes_of(strategy).turns if is_of_tfdp(strategy) else None
+        if name == "fit" and turns is not None:
+            turns.fail(error)
+        raise
 
 
 def _begin_where_others_are(model: Any, arguments: dict[str, Any]) -> None:
