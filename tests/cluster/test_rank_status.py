@@ -50,9 +50,11 @@ def test_a_rank_tells_one_thing_after_the_other(tmp_path, environ):
     assert told(str(tmp_path), 1) == RankStatus(begun=True)
     tell(environ, made=True, log_dir="/logs")
     tell(environ, can_stop=True)
-    assert told(str(tmp_path), 1) == RankStatus(True, True, True, "/logs")
+    assert told(str(tmp_path), 1) == RankStatus(
+        begun=True, made=True, can_stop=True, log_dir="/logs"
+    )
     tell(environ, can_stop=False)
-    assert told(str(tmp_path), 1) == RankStatus(True, True, False, "/logs")
+    assert told(str(tmp_path), 1) == RankStatus(begun=True, made=True, log_dir="/logs")
     files = sorted(path.name for path in tmp_path.iterdir())
     assert files == ["rank-1-status", "rank-1-status.lock"]
     assert ranks_without_strategy(str(tmp_path), range(3)) == [0, 2]
@@ -178,7 +180,9 @@ def test_processes_of_a_rank_that_tell_at_once_lose_nothing(tmp_path, environ):
     while any(process.poll() is None for process in started):
         assert told(str(tmp_path), 1).made
     assert [process.communicate()[1] for process in started] == [b"", b"", b""]
-    assert told(str(tmp_path), 1) == RankStatus("299", True, "299", "299")
+    assert told(str(tmp_path), 1) == RankStatus(
+        begun="299", made=True, can_stop="299", log_dir="299"
+    )
 
 
 def test_a_process_that_is_forked_while_its_rank_tells_does_not_keep_others_from_telling(

@@ -43,7 +43,7 @@ class StandIn:
     def sum_of_neighbours(self, tensors, distances):
         raise NotImplementedError
 
-    def parted(self, variable, cut):
+    def parted(self, variable, sharding):
         raise NotImplementedError
 
     def held_whole(self, variables):
