@@ -43,6 +43,12 @@ class StandIn:
     def sum_of_neighbours(self, tensors, distances):
         raise NotImplementedError
 
+    def sum_of_first(self, values, rows, all_rows):
+        raise NotImplementedError
+
+    def dropped_examples(self):
+        return None
+
     def parted(self, variable, sharding):
         raise NotImplementedError
 

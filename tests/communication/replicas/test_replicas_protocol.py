@@ -10,6 +10,7 @@ from communication.replicas.stand_in import StandIn
 
 import tfdp
 from tfdp.communication.collectives import ClusterProcesses
+from tfdp.communication.homes import RanksApart
 from tfdp.communication.replicas import (
     OneProcess,
     ProcessGroup,
@@ -42,6 +43,7 @@ def parameters(owner, name):
         (Replicas, StandIn),
         (ProcessGroup, OneProcess),
         (ProcessGroup, ClusterProcesses),
+        (ProcessGroup, RanksApart),
     ],
     ids=lambda cls: cls.__name__,
 )
