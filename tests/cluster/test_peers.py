@@ -89,6 +89,7 @@ def test_a_rank_that_leaves_is_not_lost(ranks):
     with pytest.raises(RankLostError, match="Rank 0: lost rank 2: it has left"):
         three.ask(0, 2)
     assert three.ask(0, 1)[0]["rank"] == 1
+    three.peers[2].close()  # which it has done already
 
 
 def test_a_rank_that_is_given_up_hears_of_it_and_so_do_all(ranks):

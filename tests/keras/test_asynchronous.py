@@ -111,7 +111,7 @@ def test_an_error_of_an_exchange_ends_fit_as_itself(monkeypatch):
 def test_a_rank_that_is_killed_does_not_end_the_others(dies, comes_again, tmp_path):
     command = clusters.tfdp_run(3)
     options = ["--max-restarts", str(int(comes_again))]
-    script = CASES.with_name("killed_apart.py")
+    script = CASES.parent / "scripts" / "killed_apart.py"
     paths = os.pathsep.join([str(CASES.parents[1]), os.environ.get("PYTHONPATH", "")])
     of_rank = [sys.executable, str(script), str(tmp_path), str(dies), str(comes_again)]
     ended = subprocess.run(

@@ -114,7 +114,7 @@ class Peers:
         self._streams: dict[int, Stream] = {}  # on which this rank asks
         self._incoming: dict[int, Stream] = {}  # on which others do
         self._tasks: set[asyncio.Task[None]] = set()
-        self._number, self._leaving = 0, False
+        self._number, self._leaving, self._is_closed = 0, False, False
         self._listening: asyncio.Server | None = None
 
     # ---- outside of the loop
@@ -139,7 +139,13 @@ class Peers:
         return self.connections.run(coroutine)
 
     def close(self) -> None:
-        """Leaves: the others go on without this rank, and do not count it as lost."""
+        """Leaves: the others go on without this rank, and do not count it as lost.
+
+        A second call does nothing.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
         with contextlib.suppress(Exception):
             self.run(self._leave())
         self.connections.close()
@@ -299,6 +305,9 @@ class Peers:
         try:
             while True:
                 header, payload = await wire.read(stream[0])
+                if "tells" in header:
+                    self._hear(rank, header)
+                    return
                 future = self._asked[rank].pop(header["number"], None)
                 if future is not None and not future.done():
                     future.set_result((header["answer"], payload))
@@ -342,11 +351,12 @@ class Peers:
 
     async def _leave(self) -> None:
         self._leaving = True
-        for rank in self.alive - {self.rank}:
-            self._tell(rank, {"tells": _LEAVES})
+        # On both connections with each, of which either may be the first that the other sees end.
+        for _, writer in [*self._streams.values(), *self._incoming.values()]:
+            writer.write(wire.frame({"tells": _LEAVES}))
         if self._listening is not None:
             self._listening.close()
-        for _, writer in list(self._streams.values()):
+        for _, writer in [*self._streams.values(), *self._incoming.values()]:
             with contextlib.suppress(OSError, TimeoutError):
                 await asyncio.wait_for(writer.drain(), _LEAVING_SECONDS)
         for _, writer in [*self._streams.values(), *self._incoming.values()]:
