@@ -16,7 +16,7 @@ END = "~~~"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.exhaustive(
-        "strategy/programs/test_partitioned.py::test_any_length_of_a_batch_takes_one_trace"
+        "strategy/programs/test_partitioned_function.py::test_any_length_of_a_batch_takes_one_trace"
     ),
 ]
 

@@ -335,7 +335,7 @@ def test_an_operation_that_fails_names_the_line_that_made_it(strategy):
     run = strategy.partitioned(step)
     assert run(tf.ones([3]), tf.zeros([3], tf.int32)).shape == [3]
     with pytest.raises(
-        tf.errors.InvalidArgumentError, match=r"GatherV2 at test_partitioned.py:\d+"
+        tf.errors.InvalidArgumentError, match=r"GatherV2 at test_partitioned_function.py:\d+"
     ):
         run(tf.ones([3]), tf.constant([0, 7, 1]))
 
@@ -402,7 +402,9 @@ def test_a_resource_that_a_step_makes_is_refused_with_its_line(strategy):
         tf.raw_ops.QueueEnqueueV2(handle=queue, components=[x])
         return x
 
-    with pytest.raises(PartitionError, match=r"FIFOQueueV2 at test_partitioned.py:\d+, in step"):
+    with pytest.raises(
+        PartitionError, match=r"FIFOQueueV2 at test_partitioned_function.py:\d+, in step"
+    ):
         step(tf.ones([4]))
 
 
@@ -417,7 +419,7 @@ def test_what_is_computed_whole_is_said_once(strategy, caplog):
     np.testing.assert_array_equal(found, np.sort(x, 0)[3])
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == len(set(said)) >= 1
-    assert any("test_partitioned.py" in text and "whole batch" in text for text in said)
+    assert any("test_partitioned_function.py" in text and "whole batch" in text for text in said)
     assert any("16 B of each example are sent for it" in text for text in said)
 
 

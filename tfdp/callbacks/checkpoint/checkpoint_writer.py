@@ -1,6 +1,6 @@
 """The thread that writes checkpoints beside the training, one after the other.
 
-Rank 0 writes. On the other ranks it sends rank 0 what they hold.
+Rank 0 writes, and removes old ones. On the other ranks it sends rank 0 what they hold.
 """
 
 import collections

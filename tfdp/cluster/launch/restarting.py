@@ -1,4 +1,7 @@
-"""Attempts of a run: how each ended, which failed ones another follows and when, what is kept."""
+"""Attempts of a run: how each ended, which failed ones another follows and when, what is kept.
+
+How many ranks another attempt has is decided in `places`.
+"""
 
 import dataclasses
 import json

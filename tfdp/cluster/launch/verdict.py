@@ -68,12 +68,12 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """A rank that did not end with 0.
+    """A rank that did not end with 0, of what it has told by `rank_status`.
 
     Args:
       rank: The rank, or that which stands for MPI's launcher.
       returncode: The exit code; for a signal, its negative number.
-      ended_at: When the rank ended, in seconds.
+      ended_at: When the process ended, in seconds; its error may be older.
       said: The traceback that the rank has told of, or its last lines on standard error.
       lost_rank: The rank without which it could not go on, if it has told of one.
 

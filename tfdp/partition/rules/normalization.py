@@ -1,4 +1,6 @@
-"""Biases, softmax and cross-entropy, and batch normalization in one operation.
+"""Sums of biases' gradients, and batch normalization in one operation.
+
+Softmax, cross-entropy and the addition of biases keep their shards: rows of `rule_table.TABLE`.
 
 Batch normalization of several operations takes its moments of the whole batch from one sum: see
 `reductions.mean_of`.

@@ -1,5 +1,7 @@
 """The row counts of a batch's leaves, each of which is sharded by its own length.
 
+Which rows a replica has of one length is in `base.sharding`: see `share_place`.
+
 In semi-supervised training a batch of labelled examples comes beside one of more that have no
 label; a graph of nodes has another number of edges. Most leaves, though, have one length, which
 tracing may not know: these are taken for one batch, as long as that is so when the step runs.
