@@ -248,16 +248,3 @@ def test_a_second_strategy_is_refused(strategy):
     for other in Asynchronous(2), None:
         with pytest.raises(tfdp.errors.ClusterError, match="one strategy whose ranks train apart"):
             tfdp.DataParallelStrategy(synchronization=other)
-
-
-def test_data_in_another_order_on_each_rank_are_an_error_and_a_failed_fit_is_not_gone_on_from(
-    strategy,
-):
-    """The last: these ranks do not come together again."""
-    x, y = harness.regression_data(EXAMPLES)
-    model = model_of(strategy)
-    data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(EXAMPLES, seed=strategy.rank)
-    with pytest.raises(tfdp.errors.RankMismatchError, match="must read the data of `fit` in one"):
-        model.fit(data.batch(BATCH), epochs=2, verbose=0)
-    with pytest.raises(tfdp.errors.RankLostError, match=r"Start it again"):
-        model.fit(x, y, batch_size=BATCH, verbose=0)

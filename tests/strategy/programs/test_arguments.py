@@ -8,7 +8,7 @@ import tensorflow as tf
 from partition.check import strategy
 
 from tfdp.errors import GradientError
-from tfdp.strategy.programs import partitioned
+from tfdp.strategy.programs import partitioned_function
 from tfdp.strategy.programs.arguments import plain
 
 X = tf.reshape(tf.range(12.0), [4, 3])
@@ -60,12 +60,12 @@ def test_others_are_looked_at(other):
 def test_a_function_looks_once_at_arguments_of_each_kind(monkeypatch):
     looked = []
 
-    class Counted(partitioned.Arguments):
+    class Counted(partitioned_function.Arguments):
         def __init__(self, *args):
             looked.append(args)
             super().__init__(*args)
 
-    monkeypatch.setattr(partitioned, "Arguments", Counted)
+    monkeypatch.setattr(partitioned_function, "Arguments", Counted)
 
     def function(batch, power):
         return {"power": power, "total": tf.reduce_sum(batch["x"] ** power), "rows": -batch["y"]}
