@@ -219,6 +219,7 @@ def test_a_loss_that_is_a_sum_is_logged_as_one(build, trains_as_one_device):
     trains_as_one_device(build, fit_and_evaluate)
 
 
+@harness.in_one_process  # of the states of all replicas a process of a cluster holds its own
 def test_a_reset_writes_the_state_of_all_replicas_and_asks_none_for_it(monkeypatch):
     strategy = harness.strategy(2)
     with strategy.scope():
