@@ -290,7 +290,8 @@ class ProgramBuilder:
           why: What it needed it for, in words.
           contents: What is known of the tensors that travel; (): the names and dtypes of `inputs`.
           makes_whole: Whether it gives a tensor whole of which each replica has its examples.
-          beside: Whether it runs beside the others, after the last one that does.
+          beside: Whether it runs beside the others of the program's function, which it is in, after
+            the last one that does.
 
         Raises:
           NeedlessError: What it gives has been made without it, see `sending_nothing`.
@@ -333,11 +334,7 @@ class ProgramBuilder:
         return found
 
     def in_order(self, writer: Writer, write: Any, beside: bool = False) -> list[Output]:
-        """Writes what contains a collective so that it begins after the last one of a function.
-
-        Of the program's function; in others what may run beside the others is in their order.
-        """
-        beside = beside and writer is self.main
+        """Writes what contains a collective so that it begins after the last one of a function."""
         last = self._last_beside if beside else self._last
         if writer is self.main and not beside:
             self.compare_at_last()

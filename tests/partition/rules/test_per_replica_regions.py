@@ -11,6 +11,7 @@ from partition.check import strategy
 
 import tfdp
 from tfdp.base.sharding import share_sizes
+from tfdp.communication.engines import sequence
 from tfdp.partition import PerReplicaRegion
 from tfdp.partition.flattening import CALLS
 from tfdp.partition.per_replica_call import own_call, per_replica_call_of
@@ -279,3 +280,26 @@ def test_a_mask_goes_in_with_the_rows():
         expected.append((x - (x * mask).sum(0) / mask.sum()) * mask)
     found = strategy(3).partitioned(step)(ROWS)
     np.testing.assert_allclose(found, np.concatenate(expected), rtol=1e-5, atol=1e-6)
+
+
+def test_what_a_branch_exchanges_is_in_the_order_of_all_else():
+    """Nothing orders a branch and what runs beside the collectives of the program's function."""
+    own, seen = strategy(2), []
+    with own.scope():
+        kept = tf.Variable(TABLE)
+
+    def total(values, are_partials):
+        seen.append(sequence.is_beside())
+        return summed(values, are_partials)
+
+    @own.partitioned
+    def step(x):
+        def shared():
+            return own_call([tf.reduce_sum(x, 0)], [], total, list, beside=True)[0]
+
+        kept.assign_add(tf.broadcast_to(shared(), kept.shape))
+        return tf.cond(tf.reduce_any(kept > 0), shared, lambda: tf.zeros([3]))
+
+    np.testing.assert_allclose(step(X), X.sum(0), rtol=1e-5, atol=1e-6)
+    assert sorted(set(seen)) == [False, True]
+    assert seen[0]

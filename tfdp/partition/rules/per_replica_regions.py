@@ -53,9 +53,11 @@ def call(step: Step) -> Results:
         given += _rows(step)
         specs += [tf.TensorSpec([], tf.int32)] * 2
     dtypes = [output.dtype for output in step.op.outputs]
+    # Those of a branch, or of a loop, have no order with those of the program's function.
+    beside = found.beside and step.writer is step.program.main
     try:
         collective = step.program.communicator.by_replicas(
-            lambda *tensors: found.run(tensors, are_partials), specs, found.beside
+            lambda *tensors: found.run(tensors, are_partials), specs, beside
         )
     except Exception as error:
         raise PerReplicaCodeError from error
@@ -68,7 +70,7 @@ def call(step: Step) -> Results:
         step.op,
         "each replica runs its own code",
         sent,
-        beside=found.beside,
+        beside=beside,
     )
     if found.cuts is not None:
         return step.results(
