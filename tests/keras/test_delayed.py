@@ -241,6 +241,27 @@ def test_loops_of_ones_own_delay(how):
     assert_as(model, replay)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("windows", tiers.first_of(1, 2))
+@harness.in_one_process
+def test_data_whose_length_is_not_known_end_without_an_update(windows):
+    """TensorFlow would run what a step does without a batch, where it finds none."""
+    x, y = harness.regression_data(32)
+
+    def batches():
+        for start in range(0, 32, BATCH):
+            yield x[start : start + BATCH], y[start : start + BATCH]
+
+    own = {"gradient_accumulation_steps": windows if windows > 1 else None}
+    model = made(2, lambda: dense(optimizers.SGD(0.05, momentum=0.9, **own)))
+    specs = tf.TensorSpec([None, 5]), tf.TensorSpec([None, 1])
+    data = tf.data.Dataset.from_generator(batches, output_signature=specs)
+    model.fit(data, epochs=2, verbose=0)
+    replay = on_one_device(lambda: dense(optimizers.SGD(0.05, momentum=0.9)), windows=windows)
+    assert_as(model, replay.fit(x, y, BATCH, epochs=2))
+    assert int(model.optimizer.iterations) == 8 // windows
+
+
 class Sees(keras.callbacks.Callback):
     """Keeps what callbacks see at the end of an epoch, and a file in the middle of the second."""
 

@@ -103,7 +103,10 @@ class DelayedUpdates(PerReplicaUpdates):
         for gradient, variable in zip(given, variables, strict=True):
             if gradient is not None and not _is_delayed(variable):  # as Keras does
                 variable.assign(gradient)
-        is_due = tf.equal(vars(optimizer)[_WAITING]["count"].read_value(), self._steps)
+        # Without a batch, where data of unknown length end, nothing is updated: see
+        # `argument_free_effects`.
+        with tf.control_dependencies([each for each in given if each is not None]):
+            is_due = tf.equal(vars(optimizer)[_WAITING]["count"].read_value(), self._steps)
         if not optimizer.gradient_accumulation_steps:
             due = _due_of(optimizer, given, variables)
             when(is_due, lambda: apply(step_recording.update(due)))
