@@ -1,5 +1,7 @@
 """Delayed gradients train as one device does that applies each step's gradients later."""
 
+import types
+
 import harness
 import keras
 import numpy as np
@@ -471,6 +473,45 @@ def test_steps_of_other_variables_are_refused_where_all_has_been_applied_in_betw
     strategy.synchronize(optimizer)
     with pytest.raises(ValueError, match=r"must be of the same variables.*for each set of var"):
         second(x)
+
+
+class Hiding(keras.Model):
+    """A model whose step calls an optimizer that it has in an object of another kind."""
+
+    def __init__(self, optimizer, known):
+        super().__init__()
+        self.inner, self.known = layers.Dense(1), known
+        self.hidden = types.SimpleNamespace(optimizer=optimizer)
+
+    def call(self, x):
+        return self.inner(x)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(x) - y) ** 2)
+        variables = self.trainable_variables
+        self.hidden.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+@pytest.mark.slow
+@harness.in_one_process
+def test_an_optimizer_that_an_epochs_end_would_not_find_is_refused():
+    x, y = harness.regression_data(8)
+
+    def hiding(is_known):
+        optimizer = optimizers.SGD(0.1)
+        model = Hiding(optimizer, [optimizer] if is_known else [])
+        model.compile()
+        return model
+
+    found = made(2, lambda: hiding(True))
+    found.fit(x, y, epochs=1, verbose=0)
+    assert int(found.hidden.optimizer.iterations) == 1
+    model = made(2, lambda: hiding(False))
+    with pytest.raises(ValueError, match=r"is no attribute of 'hiding.*Assign it to an attribute"):
+        model.fit(x, y, epochs=1, verbose=0)
 
 
 class Unused(layers.Layer):

@@ -26,7 +26,7 @@ from tfdp.keras._keras import (
     strategy_of_optimizer,
     variables_of_optimizer,
 )
-from tfdp.keras.nested_optimizers import innermost, is_wrapper
+from tfdp.keras.nested_optimizers import innermost, is_wrapper, optimizers_of
 from tfdp.keras.optimizer.per_replica_updates import PerReplicaUpdates, call, dense, when
 from tfdp.keras.optimizer.update_protocol import Apply, traced_update, tracing
 from tfdp.keras.replica_step import ReplicaStep
@@ -73,10 +73,15 @@ class DelayedUpdates(PerReplicaUpdates):
     def reaching(
         self, optimizer: BaseOptimizer, gradients: list[Value | None], variables: Sequence[Any]
     ) -> Iterator[list[Value | None]]:
-        """Sums what is due, before anything else of the update."""
+        """Sums what is due, before anything else of the update.
+
+        Raises:
+          ValueError: The end of an epoch would not find the optimizer.
+        """
         if traced_update().ends_delay:
             yield gradients
             return
+        _check_is_found(optimizer)
         pairs = zip(gradients, variables, strict=False)
         updated = [variable for gradient, variable in pairs if gradient is not None]
         due = {
@@ -285,6 +290,22 @@ def _check_updated(
         f"applies what the one before left, but {optimizer.name!r} updates {len(keys)} variables "
         f"where others of its updates have {len(waiting['updated'])}, or others. Use an optimizer "
         "for each set of variables."
+    )
+
+
+def _check_is_found(optimizer: BaseOptimizer) -> None:
+    """Checks that the model whose step updates has the optimizer, so that an epoch's end finds it.
+
+    Raises:
+      ValueError: It has not.
+    """
+    model = traced_update().model
+    if model is None or set(map(id, innermost(optimizer))) <= set(map(id, optimizers_of(model))):
+        return
+    raise ValueError(
+        "Under `Delayed` the model must have each optimizer that its `train_step` calls, so that "
+        f"the end of an epoch applies what waits, but {optimizer.name!r} is no attribute of "
+        f"{model.name!r}, nor in a list or dict of one. Assign it to an attribute of the model."
     )
 
 

@@ -40,6 +40,7 @@ class TracedUpdate(NamedTuple):
       due: The sums of earlier gradients that it applies, by the id of an optimizer and the key of a
         variable.
       ends_delay: Whether it applies these alone, and no gradients wait in their place.
+      model: The model of whose training step it is a part; None: of none.
     """
 
     outermost: Any = None
@@ -47,6 +48,7 @@ class TracedUpdate(NamedTuple):
     is_of_one_replica: bool = False
     due: Mapping[int, Mapping[str, tf.Tensor]] = types.MappingProxyType({})
     ends_delay: bool = False
+    model: Any = None
 
 
 _NO_UPDATE = TracedUpdate()

@@ -5,6 +5,7 @@ its share of each batch: `strategy.partitioned`. Keras' own code fetches the bat
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from tfdp.communication.replicas import BatchShard, sharder_of
 from tfdp.compression.exchange import exchange_of
 from tfdp.keras import scope_errors, step_recording
 from tfdp.keras.divergent_variables import check_round_ended
+from tfdp.keras.optimizer import update_protocol
 from tfdp.keras.trainer import step_agreement
 from tfdp.keras.trainer.epoch_iterators import takes_turns
 from tfdp.keras.trainer.own_logs import with_own_logs
@@ -196,13 +198,13 @@ class _Running:
         (data,) = args
         if tf.executing_eagerly():
             step_recording.called(self._recorder, self._model, data)
-            step = step_recording.traced(self._recorder, step_function)
+            step = step_recording.traced(self._recorder, self._of_model(step_function))
             return sharder_of(self._strategy).run_whole(step, data)
         if step_function not in self._programs:
             compiles = self._model.jit_compile is True
             waits = exchange_of(self._strategy).replicas_wait or not self._trains
             own = step_function if waits else with_own_logs(self._model, step_function)
-            step = step_recording.traced(self._recorder, own)
+            step = step_recording.traced(self._recorder, self._of_model(own))
             # Keras leaves steps as they are written, and all that they call.
             step = tf.autograph.experimental.do_not_convert(step)
             program = self._strategy.partitioned(step, jit_compile=compiles)
@@ -214,6 +216,18 @@ class _Running:
         checks = step_agreement.checked(self._strategy, data, self._recorder, trained)
         with tf.control_dependencies(checks):
             return program.on_shares(data) if isinstance(data, BatchShard) else program(data)
+
+    def _of_model(self, step_function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a step whose updates know which model it trains, if it trains one."""
+        if not self._trains:
+            return step_function
+
+        @functools.wraps(step_function)
+        def step(data: Any) -> Any:
+            with update_protocol.tracing(model=self._model):
+                return step_function(data)
+
+        return step
 
 
 def _shards(strategy: Any, iterator: Any) -> Iterable[Any]:
