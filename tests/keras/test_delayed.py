@@ -514,6 +514,14 @@ def test_an_optimizer_that_an_epochs_end_would_not_find_is_refused():
         model.fit(x, y, epochs=1, verbose=0)
 
 
+@harness.in_one_process
+def test_averages_of_weights_in_batches_that_apply_nothing_are_refused():
+    options = {"gradient_accumulation_steps": 2, "use_ema": True}
+    model = made(2, lambda: dense(optimizers.SGD(0.1, **options)))
+    with pytest.raises(ValueError, match=r"in each batch, also while a window waits.*Leave one"):
+        model.train_on_batch(*harness.regression_data(8))
+
+
 class Unused(layers.Layer):
     """A product, and a weight that has no gradient."""
 

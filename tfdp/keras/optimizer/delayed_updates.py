@@ -51,7 +51,18 @@ class DelayedUpdates(PerReplicaUpdates):
 
     @contextlib.contextmanager
     def building(self, optimizer: BaseOptimizer, variables: Sequence[Any]) -> Iterator[None]:
-        """Makes what waits for each variable, once for a built optimizer."""
+        """Makes what waits for each variable, once for a built optimizer.
+
+        Raises:
+          ValueError: It averages weights in batches that apply nothing.
+        """
+        if optimizer.use_ema and optimizer.gradient_accumulation_steps:
+            raise ValueError(
+                "Under `Delayed` a moving average must follow what is applied, but with "
+                "`gradient_accumulation_steps` Keras updates it in each batch, also while a "
+                f"window waits; received {optimizer.name!r} with both and `use_ema`. Leave one "
+                "out."
+            )
         yield
         if is_wrapper(optimizer) or _WAITING in vars(optimizer):
             return
