@@ -217,12 +217,13 @@ def summary_table(measured: dict[str, list[dict]], options: SlowLinksOptions, ra
         f"ranks on {options.hosts} hosts at {8 * rate / 1e6:.0f} Mbit/s, engine {options.engine}",
         caption=f"step: seconds, the mean over a round of steps. sent: communication, a step's "
         f"time less that of a step that sends nothing. x: the same over that of whole gradients "
-        f"(the bound of these is {least:.2f} s). MB: sent by the host that sends most, a step.",
+        f"(the bound of these is {least:.2f} s). MB: sent by the host that sends most, a step. "
+        "CPU: seconds of a core that rank 0 takes, a step.",
         box=SIMPLE_HEAD,
         padding=0,
         pad_edge=False,
     )
-    for column in ("", "step", "sent", "x", "MB", "min-max of step"):
+    for column in ("", "step", "sent", "x", "MB", "CPU", "min-max of step"):
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
     nothing, whole = seconds.get(NOTHING_SENT), seconds.get("")
     for arguments, results in measured.items():
@@ -237,5 +238,7 @@ def summary_table(measured: dict[str, list[dict]], options: SlowLinksOptions, ra
             row[3] = "" if whole is None else f"{sent / (whole - nothing):.3f}"
         steps = [result["seconds_per_step"] for result in results]
         most = statistics.median(max(result["bytes_per_step"]) for result in results)
-        table.add_row(*row, f"{most / 1e6:.2f}", f"{min(steps):.3f}-{max(steps):.3f}")
+        cores = statistics.median(result["processor_seconds_per_step"] for result in results)
+        row += [f"{most / 1e6:.2f}", f"{cores:.3f}"]
+        table.add_row(*row, f"{min(steps):.3f}-{max(steps):.3f}")
     return table

@@ -36,6 +36,7 @@ def started(monkeypatch):
         return {
             "parameters": 10_000_000,
             "seconds_per_step": SECONDS[strategy],
+            "processor_seconds_per_step": SECONDS[strategy] / 4,
             "bytes_per_step": [1e6, 3e6],
         }
 
@@ -55,9 +56,9 @@ def test_the_table_takes_the_step_that_sends_nothing_from_the_others(started):
     code, table = printed(SlowLinksOptions(host_of_ranks=(0, 0, 1, 1), only=(0, 2), rounds=2))
     rows = [" ".join(line.split()) for line in table.splitlines()]
     assert code == 0
-    assert "whole gradients 2.100 2.000 1.000 3.00 2.100-2.100" in rows
-    assert "Int8() 0.600 0.500 0.250 3.00 0.600-0.600" in rows
-    assert "nothing 0.100 3.00 0.100-0.100" in rows
+    assert "whole gradients 2.100 2.000 1.000 3.00 0.525 2.100-2.100" in rows
+    assert "Int8() 0.600 0.500 0.250 3.00 0.150 0.600-0.600" in rows
+    assert "nothing 0.100 3.00 0.025 0.100-0.100" in rows
     assert "the bound of these is 2.00 s" in " ".join(rows), "40 MB, once each way, at 20 MB/s"
     assert len(started) == 6
     on_hosts = ["benchmarks.on_host", "h0,h1", "0,0,1,1"]
@@ -97,3 +98,4 @@ def test_ranks_train_over_their_links_and_send_what_the_table_says(tmp_path):
     assert gradients < max(whole["bytes_per_step"]) < 1.1 * gradients
     assert 0.2 * gradients < max(int8["bytes_per_step"]) < 0.35 * gradients
     assert max(nothing["bytes_per_step"]) < 0.01 * gradients
+    assert whole["processor_seconds_per_step"] > 0
