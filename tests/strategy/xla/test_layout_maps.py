@@ -85,9 +85,7 @@ def test_a_pattern_that_fits_nothing_is_refused():
     with strategy.scope():
         model = keras.Sequential([keras.Input([5]), keras.layers.BatchNormalization()])
         model.compile("sgd", "mse")
-    with pytest.raises(
-        ValueError, match=r"has \('model',\) for '.*moving_mean' of shape \(5,"
-    ):
+    with pytest.raises(ValueError, match=r"has \('model',\) for '.*moving_mean' of shape \(5,"):
         strategy.compile_ahead(model, (np.ones([8, 5]), np.ones([8, 5])))
 
 
