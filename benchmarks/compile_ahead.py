@@ -49,16 +49,22 @@ class CompileAheadOptions:
     model_axis: int = option(
         1, "chips that share each layer, of mlp and transformer (%(default)s)", at_least=1
     )
+    layouts: str = option(
+        "written",
+        "of weights along that axis: as written here, or derived (%(default)s)",
+        choices=("written", "auto"),
+    )
     dtype_policy: str = option(
         "float32", "Keras' (%(default)s)", choices=("float32", "mixed_bfloat16")
     )
 
     def __post_init__(self) -> None:
         check(self)
-        if self.model_axis > 1 and not set(self.models) <= set(_LAYOUT_MAPS):
+        is_written = self.model_axis > 1 and self.layouts == "written"
+        if is_written and not set(self.models) <= set(_LAYOUT_MAPS):
             raise ValueError(
                 f"`model_axis` must have layouts of each model, but received {self.models}. Use "
-                "--models mlp,transformer."
+                "--models mlp,transformer, or --layouts auto."
             )
 
 
@@ -133,9 +139,11 @@ def _row(options: CompileAheadOptions, name: str, topology: str) -> tuple[str, b
     keras.config.set_dtype_policy(options.dtype_policy)
     mesh = layout_map = None
     chips = len(devices_of(topology))
+    places = str(chips)
     if options.model_axis > 1:
+        places = f"{chips // options.model_axis} x {options.model_axis}"
         mesh = {"batch": chips // options.model_axis, "model": options.model_axis}
-        layout_map = _LAYOUT_MAPS[name]
+        layout_map = "auto" if options.layouts == "auto" else _LAYOUT_MAPS[name]
     strategy = tfdp.XLAStrategy(topology, shard=options.shard, mesh=mesh, layout_map=layout_map)
     keras.backend.clear_session()  # layers' names begin anew
     with strategy.scope():
@@ -147,7 +155,7 @@ def _row(options: CompileAheadOptions, name: str, topology: str) -> tuple[str, b
     fits = memory is None or facts.memory_bytes < memory * 1e9
     cells = (
         name,
-        f"{topology}, {chips} chips",
+        f"{topology}, {places} chips",
         ", ".join(f"{facts.seconds[part]:.0f}" for part in ("trace", "lower", "compile")),
         ", ".join(f"{count} {kind}" for kind, count in facts.collectives.items()) or "none",
         f"{facts.bytes_moved / 1e6:.1f}",

@@ -1,5 +1,7 @@
 """`benchmarks compile-ahead`, with CPU devices in place of a topology's."""
 
+import dataclasses
+
 import pytest
 
 from benchmarks import compile_ahead
@@ -27,3 +29,20 @@ def test_a_row_says_what_a_step_is_and_whether_it_fits(on_cpu, monkeypatch, caps
 
     monkeypatch.setitem(compile_ahead._CHIP_MEMORY, "v5e", 1e-3)
     assert compile_ahead.run(on_cpu) == 1
+
+
+@pytest.mark.exhaustive("test_a_row_says_what_a_step_is_and_whether_it_fits")
+def test_derived_layouts_cost_what_the_written_ones_do(on_cpu, capsys):
+    rows = []
+    for layouts in ("written", "auto"):
+        options = dataclasses.replace(on_cpu, models=("mlp",), model_axis=2, layouts=layouts)
+        assert compile_ahead.run(options) == 0
+        cells = capsys.readouterr().out.splitlines()[-1].split("|")
+        rows.append([cell.strip() for place, cell in enumerate(cells) if place != 3])  # seconds
+    assert rows[0] == rows[1] and rows[0][2] == "v5e:2x2, 2 x 2 chips"
+
+
+def test_models_without_written_layouts_need_derived_ones():
+    with pytest.raises(ValueError, match="or --layouts auto"):
+        compile_ahead.CompileAheadOptions(models=("lstm",), model_axis=2)
+    assert compile_ahead.CompileAheadOptions(models=("lstm",), model_axis=2, layouts="auto")

@@ -98,6 +98,11 @@ def test_a_training_goes_on_with_fewer_and_with_more_processes_within_rounding(
             "the same whole batch, but the batch on rank 1 is another one",
         ),
         ("unlike shard", 1, "options of a strategy must be alike.*shard is None on rank 0 and 'o"),
+        (
+            "unlike order",
+            1,
+            r"layout_map is \[\['kernel', .* on rank 0 and \[\['up/kernel', .* on rank 1",
+        ),
         ("used before", 0, "must join the other 1 of TF_CONFIG before JAX is used.*without `dev"),
     ),
 )

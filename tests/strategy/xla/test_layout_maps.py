@@ -1,5 +1,7 @@
 """Layout maps: which weight has which layout, and what is refused."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -83,8 +85,31 @@ def test_a_pattern_that_fits_nothing_is_refused():
     with strategy.scope():
         model = keras.Sequential([keras.Input([5]), keras.layers.BatchNormalization()])
         model.compile("sgd", "mse")
-    with pytest.raises(ValueError, match=r"only where it does not fit: .*moving_mean has shape"):
+    with pytest.raises(ValueError, match=r"has \('model',\) for '.*moving_mean' of shape \(5,"):
         strategy.compile_ahead(model, (np.ones([8, 5]), np.ones([8, 5])))
+
+
+def test_the_order_of_patterns_and_of_axes_is_compared():
+    """The first pattern that is found wins, and the mesh's order places devices."""
+    patterns = {"kernel": (None, None), "up/kernel": (None, "model")}
+    columns = {"batch": 2, "expert": 2, "model": 2}
+    given = [(patterns, columns), (dict(reversed(patterns.items())), columns)]
+    given += [(patterns, dict(reversed(columns.items()))), ({}, columns), (patterns, columns)]
+    *others, again = (on_mesh(layouts, mesh).extended for layouts, mesh in given)
+    kept = [json.loads(json.dumps(each.order_of_sums())) for each in others]
+    assert again.take_order_of_sums(kept[0]) == []
+    for each, name in zip(kept[1:], ("layout_map", "devices", "layout_map"), strict=True):
+        (first, *_) = again.take_order_of_sums(each)
+        assert first.startswith(f"{name} w")
+
+
+def test_derived_layouts_are_compared_by_their_rule_before_and_after_they_are_known():
+    strategy, new = (on_mesh("auto") for _ in range(2))
+    assert new.describe()["layout_map"] == "auto"
+    compiled(strategy, units=2**14)
+    assert [None, "model"] in strategy.describe()["layout_map"].values()
+    assert new.extended.take_order_of_sums(strategy.extended.order_of_sums()) == []
+    assert new.extended.take_order_of_sums(on_mesh({}).extended.order_of_sums())
 
 
 def test_layouts_along_the_batch_alone_are_described():
@@ -95,17 +120,29 @@ def test_layouts_along_the_batch_alone_are_described():
 @pytest.mark.parametrize(
     ("mesh", "said"),
     [
-        ({"batch": 4, "model": 4}, r"16 for 8 devices"),
-        ({"data": 4, "model": 2}, r'one is "batch"'),
-        ({"batch": 8, "model": 0}, r"sizes of axes"),
-        ({"batch": 8.0}, r"sizes of axes"),
-        ({"batch": 4, "a model": 2}, r"sizes of axes"),
-        ((4, 2), r"sizes of axes"),
+        ({"batch": 4, "model": 4}, r"places as there are devices, 8, .*'batch': 2, 'model': 4}\.$"),
+        ({"batch": 4, "model": 3}, r"places as there are devices, 8, .*'batch': 4, 'model': 2}\.$"),
+        ({"data": 4, "model": 2}, r'an axis "batch", .*received {\'data\': 4, .*Use mesh={\'batch'),
+        ({}, r'an axis "batch", .*received {}'),
+        ({"batch": 8, "model": 0}, r"positive integers, .*'model': 0}"),
+        ({"batch": -4, "model": -2}, r"positive integers, .*'batch': -4"),
+        ({"batch": 8.0}, r"positive integers, .*8\.0"),
+        ({"batch": 8, "model": True}, r"positive integers, .*True"),
+        ({"batch": 8, "model": None}, r"positive integers, .*None"),
+        ({"batch": 4, "a model": 2}, r"strings that are Python identifiers, .*'a model'"),
+        ({"batch": 4, 1: 2}, r"strings that are Python identifiers, .*1: 2"),
+        ((4, 2), r"a dict, .*received \(4, 2\)\. Use mesh={'batch': 4, 'model': 2}"),
+        ([("batch", 4), ("model", 2)], r"a dict, .*received \[\('batch', 4\)"),
     ],
 )
 def test_a_mesh_must_cover_the_devices(mesh, said):
     with pytest.raises(ValueError, match=said):
         checked_mesh(mesh, 8)
+
+
+def test_sizes_may_be_numbers_of_numpy():
+    mesh = checked_mesh({"batch": np.int64(4), "model": np.int32(2)}, 8)
+    assert mesh == MESH and {type(size) for size in mesh.values()} == {int}
 
 
 @pytest.mark.parametrize(
@@ -116,7 +153,8 @@ def test_a_mesh_must_cover_the_devices(mesh, said):
         ({"kernel": (None, ("batch", "model"))}, r"'kernel' has \('batch', 'model'\)"),
         ({"kernel": "model"}, r"must be a tuple, but 'kernel' has 'model'"),
         ({"kernel(": (None, "model")}, r"regular expressions, but received 'kernel\('"),
-        ({3: (None, "model")}, r"regular expressions, but received 3"),
+        ({3: (None, "model")}, r"regular expressions, but received 3 .*int, and not a string"),
+        ({b"kernel": (None, "model")}, r"regular expressions, but received b'kernel'"),
     ],
 )
 def test_a_layout_must_fit_the_mesh(layout_map, said):
@@ -130,9 +168,10 @@ def test_a_layout_map_must_be_a_mapping(layout_map):
         on_mesh(layout_map)
 
 
-def test_a_layout_map_needs_a_mesh():
-    with pytest.raises(ValueError, match="mesh=None"):
-        tfdp.XLAStrategy(layout_map={"kernel": (None, "batch")})
+@pytest.mark.parametrize("layout_map", ["auto", {"kernel": (None, "batch")}])
+def test_a_layout_map_needs_a_mesh(layout_map):
+    with pytest.raises(ValueError, match=r"come with the mesh .* received mesh=None"):
+        tfdp.XLAStrategy(layout_map=layout_map)
 
 
 @pytest.mark.parametrize(
@@ -140,10 +179,10 @@ def test_a_layout_map_needs_a_mesh():
     [
         ({"up/kernel": (None, "model")}, r"'up/kernel' shards axis 1 of 'sequential.*/up/kernel'"),
         ({"up": (None, None)}, r"'up' has \(None, None\) for 'sequential.*/up/bias'"),
-        ({"upp": (None, None)}, r"/up/kernel, 'upp' is found in none"),
+        ({"upp": (None, None)}, r"'upp' is found in no path of .*/up/kernel"),
         (
             {"kernel": (None, None), "up/kernel": (None, None)},
-            r"'up/kernel' is found only where an earlier",
+            r"'kernel' comes before 'up/kernel', and is found in 'sequential.*/up/kernel' and",
         ),
     ],
 )

@@ -1,5 +1,7 @@
 """Layout maps: by the path of a variable, the axes of a mesh along which it is sharded."""
 
+import math
+import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -28,27 +30,29 @@ def checked_mesh(mesh: Mapping[str, int] | None, num_devices: int) -> dict[str, 
     >>> checked_mesh({"batch": 4, "model": 4}, 8)
     Traceback (most recent call last):
         ...
-    ValueError: `mesh` must have as many places as there are devices, but {'batch': 4, ...
+    ValueError: `mesh` must have as many places as there are devices, 8, but received {'batch': 4,
+    'model': 4}. Use mesh={'batch': 2, 'model': 4}.
     """
     if mesh is None:
         return {BATCH: num_devices}
-    use = f'Use mesh={{"batch": {num_devices}, "model": 1}}, or other sizes with this product.'
-    sizes = dict(mesh) if isinstance(mesh, Mapping) else {}
-    are_sizes = all(type(size) is int and size > 0 for size in sizes.values())
-    if not (BATCH in sizes and are_sizes and all(map(_is_name, sizes))):
-        raise ValueError(
-            '`mesh` must give the sizes of axes by their names, of which one is "batch", but '
-            f"received {mesh!r}. {use}"
-        )
-    places = 1
-    for size in sizes.values():
-        places *= size
-    if places != num_devices:
-        raise ValueError(
-            f"`mesh` must have as many places as there are devices, but {sizes} has {places} for "
-            f"{num_devices} devices. {use}"
-        )
-    return sizes
+    columns = 1 + (num_devices % 2 == 0)
+    use = {BATCH: num_devices // columns, "model": columns}
+    sizes = {name: _size(size) for name, size in mesh.items()} if isinstance(mesh, Mapping) else {}
+    if not isinstance(mesh, Mapping):
+        must = "be a dict, from the names of its axes to their sizes"
+    elif not all(map(_is_name, sizes)):
+        must = "name its axes with strings that are Python identifiers"
+    elif not all(sizes.values()):
+        must = "have sizes that are positive integers"
+    elif BATCH not in sizes:
+        must = 'have an axis "batch", along which batches are sharded'
+    elif math.prod(sizes.values()) != num_devices:
+        must = f"have as many places as there are devices, {num_devices}"
+        others = math.prod(sizes.values()) // sizes[BATCH]
+        use = use if num_devices % others else sizes | {BATCH: num_devices // others}
+    else:
+        return sizes
+    raise ValueError(f"`mesh` must {must}, but received {mesh!r}. Use mesh={use}.")
 
 
 def check_given(layout_map: object, mesh: Mapping[str, int] | None) -> None:
@@ -60,14 +64,20 @@ def check_given(layout_map: object, mesh: Mapping[str, int] | None) -> None:
     >>> check_given({"dense.*kernel": (None, "model")}, None)
     Traceback (most recent call last):
         ...
-    ValueError: `layout_map` must be "auto" or a mapping from patterns to axes of `mesh`, but ...
+    ValueError: `layout_map` must come with the mesh whose axes it names, but received mesh=None...
     """
-    is_map = isinstance(layout_map, Mapping) or layout_map == "auto"
-    if layout_map is not None and (mesh is None or not is_map):
+    if layout_map is None:
+        return
+    if not (isinstance(layout_map, Mapping) or layout_map == "auto"):
         raise ValueError(
             '`layout_map` must be "auto" or a mapping from patterns to axes of `mesh`, but '
-            f"received {layout_map!r} and mesh={mesh!r}. Use "
-            'mesh={"batch": 4, "model": 2}, layout_map={"dense.*kernel": (None, "model")}.'
+            f'received {layout_map!r}. Use layout_map="auto", or one such as '
+            'layout_map={"dense.*kernel": (None, "model")}.'
+        )
+    if mesh is None:
+        raise ValueError(
+            "`layout_map` must come with the mesh whose axes it names, but received mesh=None. Add "
+            'one such as mesh={"batch": 4, "model": 2} for 8 devices, or leave `layout_map` out.'
         )
 
 
@@ -154,23 +164,40 @@ class LayoutMap:
         Raises:
           ValueError: A pattern gives none.
         """
-        paths = sorted(shapes)
-        found = {path: self._pattern_of(path) for path in paths}
-        fits = {found[path] for path in paths if self.axes_of(path, shapes[path], False)}
-        for pattern, axes in self._axes.items():
-            if pattern not in fits and (axes or pattern not in found.values()):
-                misfit = next((path for path in paths if found[path] == pattern), None)
-                before = any(self._patterns[pattern].search(path) for path in paths)
-                where = "only where an earlier pattern is" if before else "in none of them"
-                if misfit is not None:
-                    where = f"only where it does not fit: {misfit} has shape {shapes[misfit]}"
-                named = ", ".join(paths[:20]) + ", ..." * (len(paths) > 20)
+        found = {path: self._pattern_of(path) for path in sorted(shapes)}
+        fits = {
+            found[path] for path in found if self.axes_of(path, shapes[path], False) is not None
+        }
+        for pattern in self._axes:
+            if pattern not in fits:
                 raise ValueError(
-                    "Each pattern of `layout_map` must give a variable its layout, but of all "
-                    f"paths, {named}, {pattern!r} is found {where}. Take a pattern from "
-                    "`[weight.path for weight in model.weights]`, make all models in the scope "
-                    "before the first step, or leave the pattern out."
+                    "Each pattern of `layout_map` must give a variable its layout, but "
+                    f"{self._why_none(pattern, found, shapes)}, or leave the pattern out."
                 )
+
+    def _why_none(
+        self, pattern: str, found: Mapping[str, str | None], shapes: Mapping[str, Sequence[int]]
+    ) -> str:
+        """Returns why a pattern gives no variable its layout, and what to do."""
+        misfit = next((path for path in found if found[path] == pattern), None)
+        if misfit is not None:
+            return (
+                f"{pattern!r} has {self._axes[pattern]} for {misfit!r} of shape "
+                f"{tuple(shapes[misfit])}. Use an entry for each axis, None where the mesh does "
+                "not divide it"
+            )
+        hits = (path for path, first in found.items() if first is not None)
+        hidden = next((path for path in hits if self._patterns[pattern].search(path)), None)
+        if hidden is not None:
+            return (
+                f"{found[hidden]!r} comes before {pattern!r}, and is found in {hidden!r} and all "
+                f"others where that is found. Put {pattern!r} first"
+            )
+        named = ", ".join([*found][:20]) + ", ..." * (len(found) > 20)
+        return (
+            f"{pattern!r} is found in no path of {named}. Take one from `[weight.path for weight "
+            "in model.weights]`, make all models in the scope before the first step"
+        )
 
     def _pattern_of(self, path: str) -> str | None:
         if path in self._axes:
@@ -196,8 +223,18 @@ def _is_name(axis: Any) -> bool:
     return isinstance(axis, str) and axis.isidentifier()
 
 
+def _size(size: Any) -> int:
+    """Returns the size of an axis, which may be NumPy's; 0 if it is none."""
+    try:
+        return 0 if isinstance(size, bool) else max(operator.index(size), 0)
+    except TypeError:
+        return 0
+
+
 def _compiled(pattern: Any) -> re.Pattern[str]:
     try:
+        if not isinstance(pattern, str):
+            raise TypeError(f"it is of type {type(pattern).__name__}, and not a string")
         return re.compile(pattern)
     except (re.error, TypeError) as error:
         raise ValueError(

@@ -88,12 +88,28 @@ class Layouts:
             return f"{self.num_devices} x {kind}"
         return f"{' x '.join(f'{size} {name}' for name, size in self.mesh.items())} x {kind}"
 
+    def options(self) -> dict[str, Any]:
+        """Returns what the layouts were made of, as JSON, to be compared.
+
+        Axes of the mesh and patterns are lists, whose order counts: it gives devices their places,
+        and variables the first of their patterns.
+        """
+        found: dict[str, Any] = {"devices": str(self), "shard": self.shard}
+        if self._derive is not None:
+            layout_map: Any = "auto"
+        else:
+            layout_map = [[pattern, list(axes)] for pattern, axes in self._layout_map.items()]
+        if len(self.mesh) > 1 or layout_map:
+            found |= {"mesh": [list(axis) for axis in self.mesh.items()], "layout_map": layout_map}
+        return found
+
     def describe(self) -> dict[str, Any]:
         """Describes the layouts, as JSON; a function's are known once it was called."""
-        found: dict[str, Any] = {"devices": str(self), "shard": self.shard}
-        layout_map = {path: list(axes) for path, axes in self._layout_map.items() if any(axes)}
-        if len(self.mesh) > 1 or layout_map:
-            found |= {"mesh": self.mesh, "layout_map": layout_map}
+        found = self.options()
+        if "mesh" in found:
+            layouts = {path: list(axes) for path, axes in self._layout_map.items() if any(axes)}
+            is_open = self._derive is not None and not self._derived
+            found |= {"mesh": self.mesh, "layout_map": "auto" if is_open else layouts}
         return found
 
     @property

@@ -122,7 +122,7 @@ class XLAStrategy(OneDeviceView, tf.distribute.OneDeviceStrategy):
         layouts = Layouts(found, shard, mesh, given)
         processes = jax_distributed.group(layouts.num_devices // layouts.num_processes)
         options = {
-            **layouts.describe(),
+            **layouts.options(),
             "the seed of `tfdp.enable_determinism`": determinism.chosen_seed(),
         }
         processes.compare("the options of a strategy", options)
@@ -354,14 +354,14 @@ class _Extended(OneDeviceExtended, CompilesPrograms):
             yield
 
     def order_of_sums(self) -> dict[str, object]:
-        return self.layouts.describe()
+        return self.layouts.options()
 
     def take_order_of_sums(self, kept: Mapping[str, object]) -> list[str]:
         own = self.order_of_sums()
         return [
-            f"{name} were {kept.get(name)!r} and are {own[name]!r}"
-            for name in own
-            if own[name] != kept.get(name)
+            f"{name} were {kept.get(name)!r} and are {own.get(name)!r}"
+            for name in own | dict(kept)
+            if own.get(name) != kept.get(name)
         ]
 
     def _create_variable(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> Any:

@@ -23,6 +23,11 @@ if how == "unlike shard":
     strategy = tfdp.XLAStrategy(
         shard="optimizer" if os.environ["TF_CONFIG"].endswith("1}}") else None
     )
+elif how == "unlike order":
+    layouts = [("kernel", (None, None)), ("up/kernel", (None, "model"))]
+    if os.environ["TF_CONFIG"].endswith("1}}"):
+        layouts.reverse()
+    strategy = tfdp.XLAStrategy(mesh={"batch": 2, "model": 1}, layout_map=dict(layouts))
 elif how == "used before":
     import jax
 
