@@ -37,7 +37,7 @@ def every_rank_passes(files, options, processes, devices=1, *, launch=None, **en
         check=False,
     )
     output = ended.stdout + ended.stderr
-    assert ended.returncode == 0, output[-6000:]
+    assert ended.returncode == 0, f"exit code {ended.returncode}\n{output[-6000:]}"
     # Some launchers put the lines of several ranks into one.
     assert len(re.findall(r"\d+ passed", output)) == processes, output[-6000:]
     assert not re.search(r"\d+ failed", output), output[-6000:]

@@ -1,10 +1,13 @@
 """The failure that the others follow from, its last error, and the launcher's last lines."""
 
+import itertools
+import signal
 import subprocess
 import sys
 
 import pytest
 
+from tfdp.cluster.launch.rank_process import STOPPED
 from tfdp.cluster.launch.rank_start import RankGroup
 from tfdp.cluster.launch.run_options import RunOptions
 from tfdp.cluster.launch.verdict import Failure, Outcome, first_failure, last_error, verdict
@@ -47,6 +50,28 @@ def test_with_the_first_failure_those_are_named_that_have_to_do_with_it(failures
     options = RunOptions(processes=2, command=("train.py",))
     _, message = verdict(options, outcome, failed, (), group)
     assert message.startswith(f"rank 1 of 2 failed first, with {said}")
+
+
+@pytest.mark.parametrize("code", [1, STOPPED, -9])
+def test_an_end_that_is_not_well_is_never_without_a_word(code):
+    group = RankGroup.of_this_host([1, 2], [None] * 2)
+    options = RunOptions(processes=2, command=("train.py",), timeout_seconds=1.0)
+    failures = {1: Failure(1, code, 4.0, [])} if code != STOPPED else {}
+    for ended in itertools.product([False, True], repeat=7):
+        by_signal, timed_out, absent, stopped, resized, hangs, alone = ended
+        outcome = Outcome(
+            signal=signal.SIGTERM if by_signal else None,
+            timed_out=timed_out,
+            failed=tuple(failures),
+            unfinished=(),
+            absent=(0,) * absent,
+            stopped=(0,) * stopped,
+            resized=resized,
+            missed=(1,) * (resized and not stopped),
+            hangs="rank 0 of 2 hangs" * hangs,
+        )
+        found, message = verdict(options, outcome, failures, (0,) * alone, group)
+        assert bool(found) == bool(message), (outcome, found, message)
 
 
 def test_a_signal_becomes_128_more():

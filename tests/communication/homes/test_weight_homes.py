@@ -139,12 +139,30 @@ def test_a_rank_that_is_too_far_ahead_waits(staleness):
     assert len(done) == staleness
 
 
-def test_all_ranks_get_the_mean_of_what_each_has():
+def test_a_rank_that_ends_one_training_holds_up_no_round_of_another():
+    """As of two optimizers: it waits for the other rank, which would wait for a round of it."""
+
     def run(homes):
-        given = np.float64([homes.rank, 1.0])
+        weights = {name: homes.begin(name, begin(0)) for name in ("w", "v")}
+        for _ in range(4 * homes.rank):
+            weights = {name: homes.exchange(name, each + 1) for name, each in weights.items()}
+        found = {name: homes.end({name: each})[name] for name, each in weights.items()}
+        found["v"] = homes.end({"v": homes.exchange("v", found["v"])})["v"]
+        return {name: each.tolist() for name, each in found.items()}, homes.alive()
+
+    one, other = on_ranks(2, run, staleness=1)
+    assert one == other == ({name: [1 + 4 / 2] * SIZE for name in ("w", "v")}, [0, 1])
+
+
+def test_all_ranks_get_the_mean_of_what_each_has_and_equal_values_stay_as_they_are():
+    equal = np.float32(0.94708097)  # three times that, divided by three, is another number
+    assert np.mean(np.full((3, 1), equal), 0) != equal
+
+    def run(homes):
+        given = np.float32([homes.rank, equal])
         return [homes.mean("state", given).tolist(), homes.mean("state", 2 * given).tolist()]
 
-    assert on_ranks(3, run) == [[[1.0, 1.0], [2.0, 2.0]]] * 3
+    assert on_ranks(3, run) == [[[1.0, equal], [2.0, 2 * equal]]] * 3
 
 
 def test_parts_are_taken_in_turn_and_once():
@@ -180,6 +198,22 @@ def test_passes_that_begin_with_other_values_are_an_error_on_all_ranks():
         for text in told:
             assert text.startswith(f"Rank {rank}: ranks ")
             assert "must read the data of `fit` in one order" in text
+
+
+def test_models_that_begin_with_other_fixed_weights_are_an_error_on_all_ranks():
+    both = threading.Barrier(2)
+
+    def run(homes):
+        homes.compare_state("data 0", 7)
+        both.wait(SECONDS)
+        homes.check()
+        homes.compare_state("data 1", homes.rank)
+        both.wait(SECONDS)
+        with pytest.raises(RankMismatchError, match="begin with the same values") as raised:
+            homes.check()
+        return str(raised.value)[: len("Rank 0: ranks ")]
+
+    assert on_ranks(2, run) == ["Rank 0: ranks ", "Rank 1: ranks "]
 
 
 def test_the_others_go_on_without_a_rank_that_drops_out():

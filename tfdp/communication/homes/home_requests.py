@@ -15,6 +15,17 @@ from tfdp.errors import CollectiveTimeoutError, RankLostError, RankMismatchError
 # How often a wait looks whether its deadline is over, and how soon another home is asked.
 _LOOK_SECONDS, _RETRY_SECONDS = 1.0, 0.02
 
+# What ranks must do, by what they have compared; why, and how it is mended.
+_ALIKE = {
+    "pass": "read the data of `fit` in one order, for each takes parts of the same batches, but a "
+    "pass over them begins with other values on one than on the other. Give `fit` arrays, or seed "
+    "what draws an order or changes examples, such as `dataset.shuffle(1000, seed=1)`; random "
+    "layers that change examples belong into the model.",
+    "state": "begin with the same values of what no optimizer trains, such as layers that are not "
+    "trainable and moving statistics, but these differ when `fit` begins. Load weights on all "
+    "ranks, and give layers the same seeds.",
+}
+
 
 class HomeRequests:
     """The requests of a rank, in the loop of its `Peers`.
@@ -122,13 +133,9 @@ class HomeRequests:
         if self._peers.failure is not None:
             raise self._peers.failure
         if self._here.unlike:
-            one, other = self._here.unlike
+            what, one, other = self._here.unlike
             raise RankMismatchError(
-                f"Rank {self.rank}: ranks {one} and {other} must read the data of `fit` in one "
-                "order, for each takes parts of the same batches, but a pass over them begins with "
-                "other values on one than on the other. Give `fit` arrays, or seed what draws an "
-                "order or changes examples, such as `dataset.shuffle(1000, seed=1)`; random layers "
-                "that change examples belong into the model."
+                f"Rank {self.rank}: ranks {one} and {other} must {_ALIKE[what]}"
             )
 
     async def until(self, missing: Callable[[], list[int]], what: str) -> None:

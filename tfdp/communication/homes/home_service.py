@@ -53,7 +53,8 @@ class HomeService:
       highest: By the name of a vector the most rounds that a rank has had.
       turns: By the name of data and the number of a pass the next turn that is given.
       passes: By the name of data the last pass over them that a rank has begun.
-      unlike: Two ranks whose passes over the same data begin with other parts; None: none do.
+      unlike: "pass" where two ranks' passes over the same data begin with other parts, "state"
+        where their models begin with other values; and these ranks. None: there are none.
       records: Whether homes that are made from now on record what happens.
       said: What rank 0 has said, or would say; JSON.
 
@@ -84,8 +85,8 @@ class HomeService:
         self.highest: dict[str, int] = collections.defaultdict(int)
         self.turns: dict[tuple[str, int], int] = {}
         self.passes: dict[str, int] = {}
-        self.unlike: tuple[int, int] | None = None
-        self._firsts: dict[tuple[str, int], dict[int, int]] = collections.defaultdict(dict)
+        self.unlike: tuple[str, int, int] | None = None
+        self._checksums: dict[tuple[str, str], dict[int, int]] = collections.defaultdict(dict)
         self._update = update
         self._waiting: set[asyncio.Future[None]] = set()
 
@@ -128,10 +129,9 @@ class HomeService:
         elif does == "pass":
             self.passes[name] = max(self.passes.get(name, 0), header["pass"])
             if header["first"] is not None:
-                found = self._firsts[name, header["pass"]]
-                found[rank] = header["first"]
-                others = (each for each in found if found[each] != found[rank])
-                self.unlike = self.unlike or next(((each, rank) for each in others), None)
+                self._compare(does, f"{name} {header['pass']}", rank, header["first"])
+        elif does == "state":
+            self._compare(does, name, rank, header["checksum"])
         elif does == "join":
             return {
                 "said": self.said,
@@ -190,6 +190,12 @@ class HomeService:
         done, _ = await asyncio.wait({future}, timeout=seconds)
         self._waiting.discard(future)
         return bool(done)
+
+    def _compare(self, what: str, name: str, rank: int, checksum: int) -> None:
+        found = self._checksums[what, name]
+        found[rank] = checksum
+        others = (each for each in found if found[each] != checksum)
+        self.unlike = self.unlike or next(((what, each, rank) for each in others), None)
 
     async def _until_there(self, name: str, shards: list[int]) -> bool:
         """Waits for the first weights of shards; returns whether they have come in time."""

@@ -150,6 +150,19 @@ class WeightHomes:
         """
         return self._peers.run(self._turn(name, number, last, None if self._again else first))
 
+    def compare_state(self, name: str, checksum: int) -> None:
+        """Tells all ranks what weights that are not trained begin with, and does not wait.
+
+        Where ranks differ, all later calls raise RankMismatchError.
+
+        Args:
+          name: The training.
+          checksum: A checksum of the weights.
+        """
+        told = {"do": "state", "name": name, "checksum": checksum}
+        if not self._again:
+            self._peers.run(self._requests.tell_all(told))
+
     def check(self) -> None:
         """Raises what other calls would, such as RankLostError, if this rank may not go on."""
         self._requests.check_own()
@@ -172,9 +185,13 @@ class WeightHomes:
         return self._here.rounds[name].get(self.rank, 0)
 
     def mean(self, what: str, values: np.ndarray) -> np.ndarray:
-        """Returns the mean of what all ranks that are alive call it with; all must."""
+        """Returns the mean of what all ranks that are alive call it with; all must.
+
+        Values that are equal on all ranks stay as they are, to the last bit.
+        """
         told = self._peers.run(self._requests.meet(what, values.tobytes()))
-        return np.mean([np.frombuffer(each, values.dtype) for each in told.values()], 0)
+        every = np.stack([np.frombuffer(each, values.dtype) for each in told.values()])
+        return np.where(np.all(every == every[0], 0), every[0], np.mean(every, 0))
 
     def wait_for_all(self, what: str) -> None:
         """Waits until all ranks that are alive have come to as many calls on `what`."""
@@ -254,7 +271,10 @@ class WeightHomes:
 
     async def _end(self, weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         numbers = {name: await self._push(name, each) for name, each in weights.items()}
-        for name in weights:  # nobody waits for a round of a rank that trains no more
+        # Nobody waits for a round of a rank that waits here, with whichever optimizer.
+        rounds = self._here.rounds.items()
+        rests = {name: found[self.rank] for name, found in rounds if self.rank in found}
+        for name in rests:
             await self._requests.tell_all({"do": "rest", "name": name})
         await self._requests.meet("the end of a training")
         taken = {}
@@ -268,6 +288,8 @@ class WeightHomes:
             for name in weights:
                 taken[name] = self._here.weights[name].taken = await self._taken_by_first(name)
             await self._requests.meet("the weights of the first rank")
+        for name in rests.keys() - weights.keys():
+            await self._requests.tell_all({"do": "round", "name": name, "round": rests[name]})
         return {name: each.copy() for name, each in taken.items()}
 
     async def _taken_by_first(self, name: str) -> np.ndarray:
