@@ -24,7 +24,7 @@ def call(
     uses: Sequence[Any] = (),
     gives_alike: bool = True,
     reads: Sequence[Any] = (),
-    cuts: Sequence[Sharding] | None = None,
+    shardings: Sequence[Sharding] | None = None,
     beside: bool = False,
     takes_rows: bool = False,
 ) -> list[Value | None]:
@@ -37,7 +37,7 @@ def call(
       uses: The variables that `of_replica` reads and writes.
       gives_alike: Whether all replicas are given the same.
       reads: Those that it reads alone.
-      cuts: Of each value that there is how it is cut, if `of_replica` gives the replica's parts.
+      shardings: The sharding of each value that there is, if `of_replica` gives shards.
       beside: Whether what `of_replica` exchanges holds up no other collective of the program.
       takes_rows: Whether it is given the numbers of its examples and of all, where a value is the
         replica's own term, after the values; see `per_replica_call.own_call`.
@@ -67,7 +67,7 @@ def call(
             lambda own: instead(list(own)),
             gives_alike,
             read,
-            cuts,
+            shardings,
             beside,
             takes_rows,
         )

@@ -23,7 +23,7 @@ class ArgumentAgreement:
     Args:
       source: The traced function.
       captured: What it captures.
-      cut: How its arguments are sharded; those in parts are each process' own.
+      sharding: How its arguments are sharded; each process has shards of its own.
       called: What they are called.
       context: Knows the processes.
 
