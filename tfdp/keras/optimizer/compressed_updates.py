@@ -4,7 +4,7 @@ A compression of single sums takes gradients as they reach an optimizer, scaled 
 of a window those that are accumulated, when it closes.
 
 One of updates keeps something for an optimizer and a variable. It is made where the optimizer is
-built, and changes in updates alone. So gradients stay summands until the optimizer updates: after
+built, and changes in updates alone. So gradients stay partial until the optimizer updates: after
 it has decided not to skip the step, and unscaled, and before it clips.
 """
 
@@ -64,7 +64,7 @@ class Compressed(PerReplicaUpdates):
         return super().all_finite(gradients, whole) if self._waits() else whole(gradients)
 
     def _waits(self) -> bool:
-        """Returns whether gradients are summands still where an optimizer decides on a step."""
+        """Returns whether gradients are still partial where an optimizer decides on a step."""
         return accumulates(traced_update().outermost)
 
 
@@ -234,7 +234,7 @@ def summed(
     Args:
       step: The replica's step.
       optimizer: The optimizer that updates.
-      gradients: The replica's own gradients.
+      gradients: The per-replica gradients.
       variables: The variables that they belong to.
       update: The number of the update, an int32 scalar.
     """

@@ -129,7 +129,7 @@ def add_variable_from_reference(
     name: str | None = None,
     initializer: Any = "zeros",
 ) -> Any:
-    """Makes what is kept for a variable: summands of accumulated gradients, parts, or wholes."""
+    """Makes what is kept for a variable: partial accumulated gradients, shards, or copies."""
     # Keras makes accumulated gradients before the optimizer is built; a slot may have their name.
     making = hasattr(self, accumulators_of_optimizer.name) and not self.built
     accumulates, own = making and name == "gradient_accumulator", updating_of(self)

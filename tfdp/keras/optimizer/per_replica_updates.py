@@ -1,4 +1,4 @@
-"""Code of each replica's own in an optimizer's program: see `partition.per_replica_call`."""
+"""Per-replica code in an optimizer's program: see `partition.per_replica_call`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from tfdp.keras.optimizer.update_protocol import Updating
 from tfdp.keras.replica_step import ReplicaStep, current
 from tfdp.partition.per_replica_call import own_call
 
-# What a replica runs: given its step, values, and of each whether it is the replica's own term.
+# What a replica runs: given its step, values, and of each whether it is partial.
 OfReplica = Callable[[ReplicaStep, list[Value], list[bool]], Sequence[Value] | None]
 
 
@@ -39,8 +39,8 @@ def call(
       reads: Those that it reads alone.
       shardings: The sharding of each value that there is, if `of_replica` gives shards.
       beside: Whether what `of_replica` exchanges holds up no other collective of the program.
-      takes_rows: Whether it is given the numbers of its examples and of all, where a value is the
-        replica's own term, after the values; see `per_replica_call.own_call`.
+      takes_rows: Whether it is given the numbers of its examples and of all, where a value is
+        partial, after the values; see `per_replica_call.own_call`.
 
     Returns:
       What one device has in its place; of the values None where there was nothing.
@@ -103,7 +103,7 @@ def dense(gradient: Value | None, variable: Any) -> tf.Tensor | None:
 
 
 class PerReplicaUpdates(Updating):
-    """Gradients that code of the replicas' own is given: it sums them, or not, and records it."""
+    """Gradients that per-replica code is given: it sums them, or not, and records it."""
 
     def recorded(self, gradients: list[Value | None]) -> list[Value | None]:
         """Leaves the recording to that code."""

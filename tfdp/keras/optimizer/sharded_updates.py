@@ -108,7 +108,7 @@ class ShardedUpdates(Updating):
     def reaching(
         self, optimizer: BaseOptimizer, gradients: list[Value | None], variables: Sequence[Any]
     ) -> contextlib.AbstractContextManager[list[Value | None]]:
-        """Marks gradients, unless windows of whole ones are accumulated."""
+        """Marks gradients, unless windows of replicated ones are accumulated."""
         if self._waits(optimizer):
             if self._cast is not None:
                 check_range(self._cast, optimizer)
@@ -118,7 +118,7 @@ class ShardedUpdates(Updating):
     def clipped(
         self, optimizer: BaseOptimizer, gradients: list[Value], variables: Sequence[Any]
     ) -> list[Value | None]:
-        """Marks what a window of whole gradients has accumulated."""
+        """Marks what a window of replicated gradients has accumulated."""
         if not self._waits(traced_update().outermost):
             return list(gradients)
         return self._marked(optimizer, gradients, variables)
