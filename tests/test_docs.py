@@ -180,7 +180,9 @@ def test_a_reference_to_nothing_is_an_error_that_names_it(tmp_path):
 
 
 @pytest.mark.exhaustive("test_every_link_between_pages_leads_somewhere_and_every_picture_is_there")
-@pytest.mark.parametrize("width", [390, 1280], ids=["phone", "desktop"])
+@pytest.mark.parametrize(
+    "width", [390, 800, 1280, 1400], ids=["phone", "tablet", "laptop", "desktop"]
+)
 def test_no_page_is_wider_than_the_window(built, pages, width):
     with chromium() as browser:
         wide = [name for name in pages if browser.show(built / name, width).overflow() > 0]

@@ -15,8 +15,6 @@ OF_EACH_PACKAGE = {"__init__", "_tensorflow", "_keras", "_jax"}
 NOT_OF_THE_FIELD = re.compile(r"(^|_)(cuts?|summands?|seams?|borders?|conversions?|lend|lent)(_|$)")
 # A buffer is cut into chunks, which are no shards of a tensor.
 CUT_OTHERWISE = {"_cut"}
-# To be renamed.
-CUT_STILL = {"_cut_like", "_cut_lists", "_own_cuts", "are_cut", "cut", "cut_for"}
 
 
 def twice(pairs):
@@ -49,7 +47,7 @@ def definitions(path):
 def test_names_are_the_field_s_words():
     found = {name for path in MODULES for name in definitions(path)}
     others = {name for name in found if NOT_OF_THE_FIELD.search(name)}
-    assert others <= CUT_OTHERWISE | CUT_STILL, "docs/glossary has the words"
+    assert others <= CUT_OTHERWISE, "docs/glossary has the words"
 
 
 def test_words_of_no_field_are_found():

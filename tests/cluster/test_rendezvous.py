@@ -5,9 +5,9 @@ import socket
 import meeting
 import pytest
 
-from tfdp.cluster.admission import LOOPBACK, doorkeeper
-from tfdp.cluster.gathering import Gathering
 from tfdp.cluster.rendezvous import meet
+from tfdp.cluster.rendezvous_server import Gathering
+from tfdp.cluster.socket_filter import LOOPBACK, doorkeeper
 from tfdp.cluster.spec import Cluster, port_of
 from tfdp.errors import ClusterError
 

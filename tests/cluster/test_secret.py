@@ -6,8 +6,8 @@ import meeting
 import pytest
 
 from tfdp.cluster import secret
-from tfdp.cluster.gathering import Gathering
 from tfdp.cluster.rendezvous import meet
+from tfdp.cluster.rendezvous_server import Gathering
 from tfdp.errors import ClusterError
 
 ONE, OTHER = secret.made(), secret.made()

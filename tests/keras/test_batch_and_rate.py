@@ -11,7 +11,7 @@ import tiers
 from keras import optimizers
 
 import tfdp
-from tfdp.keras import rate_check
+from tfdp.keras import learning_rate_check
 from tfdp.optimizers import PolynomialDecay, Warmup, scale_learning_rate
 
 pytestmark = harness.in_one_process
@@ -26,7 +26,7 @@ def said(caplog, strategy, optimizer, batch_size, data=None, **options):
     given = {"x": x, "y": y, "batch_size": batch_size} if data is None else {"x": data(x, y)}
     caplog.clear()
     with caplog.at_level(logging.WARNING, logger="tfdp"):
-        rate_check.prepare(model, given | options)
+        learning_rate_check.prepare(model, given | options)
     return [record.getMessage() for record in caplog.records if record.name == "tfdp"]
 
 
@@ -153,12 +153,15 @@ def test_batches_of_unknown_size_are_passed_by(caplog):
     ids=["an iterator", "nothing", "empty", "mixed keys", "windows", "no input", "lists"],
 )
 def test_what_has_no_batch_that_can_be_told_is_passed_by(data):
-    assert rate_check.global_batch_size({"x": data}) in (None, 2)
+    assert learning_rate_check.global_batch_size({"x": data}) in (None, 2)
 
 
 def test_fewer_examples_than_a_batch_are_the_batch():
-    assert rate_check.global_batch_size({"x": np.ones([5, 2]), "batch_size": 7}) == 5
-    assert rate_check.global_batch_size({"x": [np.ones([50, 2])] * 2, "batch_size": None}) == 32
+    assert learning_rate_check.global_batch_size({"x": np.ones([5, 2]), "batch_size": 7}) == 5
+    assert (
+        learning_rate_check.global_batch_size({"x": [np.ones([50, 2])] * 2, "batch_size": None})
+        == 32
+    )
 
 
 def scaling_model():
@@ -205,10 +208,10 @@ def test_a_callback_of_the_users_own_sees_the_numbers_and_none_is_added_twice(re
     with_overflows(model, callbacks=[record])
     assert seen == [2, 2, 2]
     arguments = {"callbacks": (tfdp.callbacks.LossScaleMonitor(), record), "x": np.ones([2, 2])}
-    rate_check.prepare(model, arguments)
+    learning_rate_check.prepare(model, arguments)
     assert len(arguments["callbacks"]) == 2
     arguments["callbacks"] = record
-    rate_check.prepare(model, arguments)
+    learning_rate_check.prepare(model, arguments)
     assert arguments["callbacks"][1:] == [record]
 
 

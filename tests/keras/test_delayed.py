@@ -349,17 +349,6 @@ def test_the_updates_of_an_epoch_and_their_bytes_are_counted(windows):
     assert list(reading.of("bytes_sent")) == [(3 if windows else 7) * weights] * 2
 
 
-class Interrupts(keras.callbacks.Callback):
-    def __init__(self, step):
-        super().__init__()
-        self.left = step
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.left -= 1
-        if not self.left:
-            raise KeyboardInterrupt
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("after", tiers.first_of(2, 3))
 @harness.in_one_process
@@ -377,7 +366,7 @@ def test_a_checkpoint_keeps_what_waits(after, tmp_path):
 
     undisturbed = train(2, "undisturbed")
     with pytest.raises(KeyboardInterrupt):
-        train(2, "stopped", Interrupts(14))  # step 13 is the fifth of the second epoch
+        train(2, "stopped", harness.Interrupts(14))  # step 13 is the fifth of the second epoch
     went_on = train(after, "stopped")
     harness.assert_replicas_identical(went_on)
     if after == 2:

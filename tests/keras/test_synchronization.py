@@ -443,29 +443,12 @@ class Begins(keras.callbacks.Callback):
             self.bits = sorted(set(bits(self.model)))
 
 
-class Stops(keras.callbacks.Callback):
-    def __init__(self, step):
-        super().__init__()
-        self.left = step
-
+class Stops(harness.Interrupts):
     def on_train_batch_end(self, batch, logs=None):
-        self.left -= 1
-        if self.left == 1:
+        if self.left == 2:
             assert set(bits(self.model)) == {2}
             self.weights = self.model.get_weights()
-        if not self.left:
-            raise KeyboardInterrupt
-
-
-class Interrupts(keras.callbacks.Callback):
-    def __init__(self, step):
-        super().__init__()
-        self.left = step
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.left -= 1
-        if not self.left:
-            raise KeyboardInterrupt
+        super().on_train_batch_end(batch, logs)
 
 
 @pytest.mark.slow
@@ -536,7 +519,7 @@ def test_another_number_of_replicas_goes_on_as_so_many_workers_with_the_mean(
         return model
 
     with pytest.raises(KeyboardInterrupt):
-        train(before, Interrupts(5))
+        train(before, harness.Interrupts(5))
     model = train(after)
 
     def workers_of(count):

@@ -681,7 +681,7 @@ def test_other_class_weights_on_a_rank_are_named(strategy, board):
         model.fit(x, y, class_weight=given, verbose=0)
 
 
-def test_arrays_that_a_rank_has_cut_for_itself_are_named(strategy, board):
+def test_arrays_that_a_rank_has_sharded_for_itself_are_named(strategy, board):
     x, y = harness.regression_data(24)
     with strategy.scope():
         model = harness.dense_model()

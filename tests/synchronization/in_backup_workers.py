@@ -269,17 +269,6 @@ def test_what_did_not_count_is_said_at_the_end_of_fit(strategy, caplog):
     assert said == ([expected + "rank 1 3 times."] if strategy.rank == 0 else [])
 
 
-class Interrupts(keras.callbacks.Callback):
-    def __init__(self, step):
-        super().__init__()
-        self.left = step
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.left -= 1
-        if not self.left:
-            raise KeyboardInterrupt
-
-
 def test_a_checkpoint_goes_on_with_the_updates_that_it_has(strategy, board, tmp_path):
     x, y = harness.regression_data(35)
     make, counted = CASES["a loss of weights"], []
@@ -295,7 +284,7 @@ def test_a_checkpoint_goes_on_with_the_updates_that_it_has(strategy, board, tmp_
         return model
 
     with pytest.raises(KeyboardInterrupt):
-        train(Interrupts(5))
+        train(harness.Interrupts(5))
     model = train()
     assert [len(each) for each in counted] == [5, 7]
     replay = replayed(make, [*counted[0][:3], *counted[1]], x, y, 7, 2)

@@ -19,8 +19,8 @@ from typing import Any
 from tfdp.base.words import ranks_in_words
 from tfdp.cluster import wire
 from tfdp.cluster.connections import Connections, Stream, bound, host_of_peer
-from tfdp.cluster.gathering import Gathering
 from tfdp.cluster.handshake import STRANGER_SECONDS, SecretError, connect
+from tfdp.cluster.rendezvous_server import Gathering
 from tfdp.cluster.secret import HOW_TO_GIVE_ONE
 from tfdp.cluster.spec import Cluster, cannot_listen, host_of, port_of
 from tfdp.errors import ClusterError

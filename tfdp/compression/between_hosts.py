@@ -76,7 +76,7 @@ class BetweenHosts(UpdateCompression):
     def compressed(self, bucket: Bucket, transport: Transport) -> Sums:
         """Returns the sums of the hosts' sums.
 
-        1. Cut each gradient into a part for each of the host's m replicas, and sum the parts:
+        1. Divide each gradient into a part for each of the host's m replicas, and sum the parts:
            (m-1)/m S.
         2. Sum the own part over hosts, compressed.
         3. Gather the parts: (m-1)/m S.

@@ -109,11 +109,11 @@ class PowerSGD(AbstractLossyCompression):
 
 
 def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Returns rows and columns; of two cuts that are as good the later axes are the columns."""
-    cuts = (
+    """Returns rows and columns; of two splits that are as good the later axes are the columns."""
+    splits = (
         (math.prod(shape[:axis]), math.prod(shape[axis:])) for axis in range(len(shape) - 1, 0, -1)
     )
-    return min(cuts, key=sum)
+    return min(splits, key=sum)
 
 
 def _summed(

@@ -6,7 +6,7 @@ import math
 import tensorflow as tf
 
 from tfdp.compression import update_compression
-from tfdp.compression.blocks import AbstractBlockCompression
+from tfdp.compression.block_compression import AbstractBlockCompression
 from tfdp.compression.update_compression import Bucket
 
 _WORD = 32

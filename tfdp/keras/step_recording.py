@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.base import recording
-from tfdp.communication.collectives import slices
+from tfdp.communication.collectives import indexed_slices
 from tfdp.communication.replicas import BatchShard, Value, has_rows, of_replica, rows_of
 from tfdp.optimizers.trust_ratio import square_norm
 
@@ -116,7 +116,7 @@ def compression_error(lost: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor])
 def _square_norm(gradients: Sequence[Value]) -> tf.Tensor:
     """Returns the squared norm of gradients, a float64 scalar; repeated rows are added first."""
     dense = [
-        slices.merged(each).values if isinstance(each, tf.IndexedSlices) else each
+        indexed_slices.merged(each).values if isinstance(each, tf.IndexedSlices) else each
         for each in gradients
     ]
     return tf.add_n([tf.cast(square_norm(each), tf.float64) for each in dense])

@@ -36,8 +36,8 @@ class PerReplicaCall:
       of_replica: What a replica runs.
       are_rows: Of each value whether it is IndexedSlices.
       gives_alike: Whether all replicas are given the same by it; else each has its own.
-      cuts: Of each value that it gives how it is sharded, where each replica is given its part;
-        None: it gives no parts.
+      shardings: The sharding of each value that it gives, where each replica is given its shard;
+        None: it gives no shards.
       beside: Whether what it exchanges runs beside the program's collectives.
       takes_rows: Whether it is given the numbers of examples after the values, see `own_call`.
     """
@@ -47,12 +47,12 @@ class PerReplicaCall:
         of_replica: OwnFunction,
         are_rows: Sequence[bool],
         gives_alike: bool,
-        cuts: Sequence[Sharding] | None,
+        shardings: Sequence[Sharding] | None,
         beside: bool = False,
         takes_rows: bool = False,
     ) -> None:
         self.of_replica, self.are_rows = of_replica, list(are_rows)
-        self.gives_alike, self.cuts, self.beside = gives_alike, cuts, beside
+        self.gives_alike, self.shardings, self.beside = gives_alike, shardings, beside
         self.takes_rows = takes_rows
 
     def run(self, tensors: Sequence[tf.Tensor], are_partials: Sequence[bool]) -> list[tf.Tensor]:
@@ -76,7 +76,7 @@ def own_call(
     on_one_device: Callable[[Sequence[Value]], Sequence[Value]] | None = None,
     gives_alike: bool = True,
     reads: Sequence[tf.Variable] = (),
-    cuts: Sequence[Sharding] | None = None,
+    shardings: Sequence[Sharding] | None = None,
     beside: bool = False,
     takes_rows: bool = False,
 ) -> list[Value]:
@@ -91,8 +91,8 @@ def own_call(
       on_one_device: What one device makes of the values; None: nothing.
       gives_alike: Whether all replicas are given the same by `of_replica`; else each has its own.
       reads: The variables that it may read alone.
-      cuts: Of each value that it gives how it is sharded, if each replica is given its part; None:
-        it gives no parts.
+      shardings: The sharding of each value that it gives, if each replica is given its shard;
+        None: it gives no shards.
       beside: Whether what it exchanges runs beside the program's other collectives, rather than
         after those before it: none of them waits for it, but for those that need its results.
       takes_rows: Whether `of_replica` is given, after the values, how many examples the replica has
@@ -103,7 +103,7 @@ def own_call(
       What one device makes of the values.
     """
     are_rows = [isinstance(value, tf.IndexedSlices) for value in values]
-    call = PerReplicaCall(of_replica, are_rows, gives_alike, cuts, beside, takes_rows)
+    call = PerReplicaCall(of_replica, are_rows, gives_alike, shardings, beside, takes_rows)
 
     def tfdp_per_replica_call(*tensors: tf.Tensor) -> list[Value]:
         setattr(tf.compat.v1.get_default_graph(), _CALL, call)

@@ -54,7 +54,7 @@ def test_all_variables_have_one_name():
     assert len(names) == len(model_variables.named(model)) == 3 + 10 + 2 + 3
 
 
-def test_what_replicas_keep_equal_is_neither_metrics_nor_generators_nor_what_is_cut():
+def test_what_replicas_keep_equal_is_neither_metrics_nor_generators_nor_sharded():
     model, _ = build()
     named = model_variables.named(model)
     state = model.layers[2].generator.state

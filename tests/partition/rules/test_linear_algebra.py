@@ -91,7 +91,7 @@ def test_one_triangular_matrix_solves_the_equations_of_all(y):
 
 
 @sample(lambda length: matrices(length, 3, 4), tolerance=1e-4)
-def test_matrices_that_are_the_same_for_all_are_cut(y):
+def test_matrices_that_are_the_same_for_all_are_sharded(y):
     many = tf.broadcast_to(tf.constant(matrices(3, 3)), [tf.shape(y)[0], 3, 3])
     return tf.linalg.solve(many, y)
 

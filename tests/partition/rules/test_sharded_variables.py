@@ -91,6 +91,21 @@ def test_what_needs_the_whole_gets_it():
     np.testing.assert_allclose(slot.read_value(), value[::-1] + 1)
 
 
+def test_a_shard_is_gathered_where_a_condition_chooses_between_it_and_a_partial():
+    value = np.arange(12, dtype="float32").reshape(4, 3)
+    slot, _ = sharded_variable(2, value)
+    chosen = np.arange(12).reshape(4, 3) % 5 > 1
+
+    @strategy(2).partitioned
+    def step(x):
+        return tf.where(chosen, tf.reshape(tf.reduce_sum(x, 0), [4, 3]), slot)
+
+    x = rows(5, 12)
+    found = step(x)
+    np.testing.assert_allclose(found, np.where(chosen, x.sum(0).reshape(4, 3), value), rtol=1e-5)
+    assert sorted(kinds(step)) == ["gather", "sum"]
+
+
 @pytest.mark.parametrize("shape", [(6, 2), (2, 6), (2, 6, 2)])
 @pytest.mark.parametrize("replicas", tiers.first_of(3, 2))
 def test_rows_are_written_to_the_parts_that_have_them(shape, replicas):

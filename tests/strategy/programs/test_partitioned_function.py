@@ -256,7 +256,7 @@ def test_inside_it_there_is_one_replica(strategy):
     assert strategy.num_replicas_in_sync == 3
 
 
-def test_elements_of_a_distributed_dataset_are_taken_as_they_are_cut(strategy):
+def test_elements_of_a_distributed_dataset_are_taken_as_they_are_sharded(strategy):
     x = rows(10)
     dataset = tf.data.Dataset.from_tensor_slices(x).batch(4)
     total = strategy.partitioned(lambda batch: tf.reduce_sum(batch, 0))

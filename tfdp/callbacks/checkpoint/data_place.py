@@ -112,11 +112,7 @@ class PipelinePlace(AbstractPlace):
     def restore(
         self, state: dict[str, Any], random: dict[str, Any], log: Callable[..., None]
     ) -> None:
-        if "pipeline" not in state:
-            raise ValueError(
-                "The data must be those of the checkpoint, but those were no `tfdp.data.pipeline`, "
-                "and `fit` was given one. Give `fit` the data of then."
-            )
+        check_kind(state, "pipeline", kept="no `tfdp.data.pipeline`", given="one")
         super().restore(state, random, log)
         self._pipeline.restore(state["pipeline"])
         random_states.set_states(random)
@@ -142,6 +138,19 @@ class PipelinePlace(AbstractPlace):
             self._length = None if left is None else done + left
             executions = ((b + done, e + done, data) for b, e, data in original(iterator))
         return self._counting(executions)
+
+
+def check_kind(state: dict[str, Any], key: str, *, kept: str, given: str) -> None:
+    """Checks that a state is of a place of one kind, whose states have a key.
+
+    Raises:
+      ValueError: It is of the other kind.
+    """
+    if key not in state:
+        raise ValueError(
+            f"The data must be those of the checkpoint, but those were {kept}, and `fit` was given "
+            f"{given}. Give `fit` the data of then."
+        )
 
 
 def check_boundary(steps: int, steps_per_execution: int) -> None:

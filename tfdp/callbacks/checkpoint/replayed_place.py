@@ -13,7 +13,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdp.callbacks.checkpoint.data_place import AbstractPlace, Executions, check_boundary
+from tfdp.callbacks.checkpoint.data_place import (
+    AbstractPlace,
+    Executions,
+    check_boundary,
+    check_kind,
+)
 from tfdp.communication import collectives
 from tfdp.communication.collectives import random_states
 
@@ -73,11 +78,7 @@ class ReplayedPlace(AbstractPlace):
         self, state: dict[str, Any], random: dict[str, Any], log: Callable[..., None]
     ) -> None:
         """Checks that the data come in the same order; the next epoch reads up to the place."""
-        if "begun_with" not in state:
-            raise ValueError(
-                "The data must be those of the checkpoint, but those were a `tfdp.data.pipeline`, "
-                "and `fit` was given other data. Give `fit` the data of then."
-            )
+        check_kind(state, "begun_with", kept="a `tfdp.data.pipeline`", given="other data")
         for key, name in _NAMES.items():
             there, here = state["begun_with"][key], self._begun_with[key]
             if there != here:

@@ -18,18 +18,18 @@ import tensorflow as tf
 from tfdp.base import hooks, threads
 from tfdp.base.words import error_of_user_code
 from tfdp.cluster import mpi, secret
-from tfdp.cluster.admission import admitted, check_admitted
 from tfdp.cluster.control_channel import ControlChannel
 from tfdp.cluster.rendezvous import meet
+from tfdp.cluster.socket_filter import admitted, check_admitted
 from tfdp.cluster.spec import Cluster
 from tfdp.cluster.watchdog import Progress, Watchdog
 from tfdp.communication.collectives import (
+    collective_failure,
+    data_mismatch,
     eager,
-    first_failure,
     introductions,
     random_states,
     runtime,
-    unequal_data,
 )
 from tfdp.communication.collectives.agreement import CollectiveAgreement
 from tfdp.communication.collectives.engine_choice import EngineChoice
@@ -289,11 +289,11 @@ class ClusterProcesses(Meetings):
         try:
             # Where another rank is gone that is what is told, each time.
             first = (
-                first_failure.explained()
+                collective_failure.explained()
                 if self.board.failure is None
                 else contextlib.nullcontext()
             )
-            with first, unequal_data.explained(self.rank):
+            with first, data_mismatch.explained(self.rank):
                 yield
         except _ENDS:
             raise
@@ -312,7 +312,7 @@ class ClusterProcesses(Meetings):
         # Those of Python come before a step runs, or after it.
         while_it_ran = isinstance(error, (tf.errors.OpError, KeyboardInterrupt))
         self._nccl_ended = self._nccl_ended or (self._uses_nccl and while_it_ran)
-        self.error = f"{type(error).__name__}: {first_failure.last_line(str(error))[:300]}"
+        self.error = f"{type(error).__name__}: {collective_failure.last_line(str(error))[:300]}"
 
     def _tell_if_ranks_differ(self, error: Exception) -> None:
         if isinstance(error, CollectiveMismatchError):

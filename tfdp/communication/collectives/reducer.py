@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import tensorflow as tf
 
 from tfdp.base import bucketing, recording
-from tfdp.communication.collectives import payloads, slices, two_level_sums
+from tfdp.communication.collectives import indexed_slices, payloads, two_level_sums
 from tfdp.communication.collectives.payloads import (
     Compress,
     CompressBucket,
@@ -74,7 +74,7 @@ class Reducer:
           values: Dense tensors, or IndexedSlices, of numbers.
           rank: The caller's rank.
           merge_rows: Whether slices may be summed by row before they travel; see
-            `slices.all_reduce`.
+            `indexed_slices.all_reduce`.
           compress: Sums each bucket, and each value that is slices; None: they are sent as they
             are.
         """
@@ -82,7 +82,7 @@ class Reducer:
         results: list[payloads.Value] = list(values)
         tables = [index for index, each in enumerate(values) if isinstance(each, tf.IndexedSlices)]
         indices = [values[index].indices for index in tables]
-        announced = slices.announce(self._engine, indices, merge_rows) if tables else []
+        announced = indexed_slices.announce(self._engine, indices, merge_rows) if tables else []
         sparse: dict[int, Transport] = {}
         for index, rows_ in zip(tables, announced, strict=True):
             sum_ = functools.partial(self._sum_slices, announced=rows_, rank=rank)
@@ -273,15 +273,15 @@ class Reducer:
         )
 
     def _sum_slices(
-        self, value: tf.IndexedSlices, announced: slices.Announced, rank: int
+        self, value: tf.IndexedSlices, announced: indexed_slices.Announced, rank: int
     ) -> tf.IndexedSlices:
         engine, merge_rows = self._engine, announced.unique is not None
         if value.indices is not announced.indices:  # a compression sends other rows
-            (announced,) = slices.announce(engine, [value.indices], merge_rows)
+            (announced,) = indexed_slices.announce(engine, [value.indices], merge_rows)
         if merge_rows:
             sum_dense = functools.partial(self._run_schedule, rank=rank)
-            return slices.all_reduce(engine, value, announced, sum_dense)
-        return slices.gather(engine, value, announced)
+            return indexed_slices.all_reduce(engine, value, announced, sum_dense)
+        return indexed_slices.gather(engine, value, announced)
 
     def _bytes_sent(self, transport: Transport, rank: int) -> int | tf.Tensor:
         """Returns the bytes that the rank sends; by the engine's ring if a size is unknown."""
@@ -289,7 +289,7 @@ class Reducer:
         total: int | tf.Tensor = 0
         for value in transport.sent:
             if isinstance(value, tf.IndexedSlices):
-                total += tf.cast(slices.size_bytes(value), tf.float64) * (world_size - 1)
+                total += tf.cast(indexed_slices.size_bytes(value), tf.float64) * (world_size - 1)
             elif (size := _item(value).size_bytes) is None:
                 elements = tf.cast(tf.size(value), tf.float64)
                 total += elements * (value.dtype.size * 2 * (world_size - 1) / world_size)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import tensorflow as tf
 
 from tfdp.base import machine
-from tfdp.cluster.admission import Network, doorkeeper, is_beside
+from tfdp.cluster.socket_filter import Network, doorkeeper, is_beside
 from tfdp.cluster.spec import cannot_listen, host_of, port_of
 from tfdp.communication.collectives._tensorflow import (
     ConfigProto,

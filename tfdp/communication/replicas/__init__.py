@@ -31,7 +31,7 @@ where a compiler makes the replicas' own. A strategy of another kind, an engine 
 optimizer implements or wraps the same protocol.
 """
 
-from tfdp.communication.collectives import Value, unequal_data
+from tfdp.communication.collectives import Value, data_mismatch
 from tfdp.communication.replicas import batch_fingerprints, checksums, one_device
 from tfdp.communication.replicas.batch_shard import (
     BatchShard,
@@ -82,6 +82,7 @@ __all__ = [
     "can_be_sharded",
     "checksums",
     "compiler_of",
+    "data_mismatch",
     "is_of_tfdp",
     "num_lengths",
     "of_replica",
@@ -93,5 +94,4 @@ __all__ = [
     "sharder_of",
     "sharding_of",
     "sums_of",
-    "unequal_data",
 ]

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfdp.base import rank_comparison
 from tfdp.cluster.control_channel import Post
-from tfdp.communication.collectives import EngineChoice, Value, first_failure
+from tfdp.communication.collectives import EngineChoice, Value, collective_failure
 from tfdp.communication.engines import (
     Engine,
     KeyOfGroup,
@@ -128,7 +128,7 @@ class OneProcess:
 
         One replica alone has none, and goes on after that of another strategy.
         """
-        return first_failure.explained() if self.local_size > 1 else contextlib.nullcontext()
+        return collective_failure.explained() if self.local_size > 1 else contextlib.nullcontext()
 
     def adopt_random_states(self) -> None:
         """Does nothing, for this process is rank 0, whose states all adopt."""

@@ -15,8 +15,8 @@ import tensorflow as tf
 from tfdp.communication.replicas import (
     BatchShard,
     batch_fingerprints,
+    data_mismatch,
     num_lengths,
-    unequal_data,
 )
 from tfdp.data.tally import new_handle
 
@@ -65,4 +65,4 @@ class BatchCheck:
 
 
 def _compared(extended: Any, numbers: tf.Tensor, names: Sequence[str]) -> list[tf.Operation]:
-    return unequal_data.checks(extended.of_all_processes(numbers), names)
+    return data_mismatch.checks(extended.of_all_processes(numbers), names)

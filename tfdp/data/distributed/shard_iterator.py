@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 
 import tensorflow as tf
 
-from tfdp.communication.replicas import BatchShard, FullBatchShard, batch_shard, unequal_data
+from tfdp.communication.replicas import BatchShard, FullBatchShard, batch_shard, data_mismatch
 from tfdp.data.distributed import batch_sharding
 from tfdp.data.distributed._tensorflow import (
     DistributedIterator,
@@ -96,7 +96,7 @@ class ShardIterator(DistributedIterator):
         with (
             explained(self._feed),
             self._clock() as clock,
-            unequal_data.explained(self._strategy.rank),
+            data_mismatch.explained(self._strategy.rank),
         ):
             if tf.executing_eagerly() and not self._must_agree:
                 # The devices fetch one after the other, so the first error is the cause.
@@ -237,7 +237,7 @@ class ShardIterator(DistributedIterator):
                 return some
             own = tf.cast(some, tf.int32)[tf.newaxis]
             on_ranks = tf.cast(self._strategy.extended.of_all_processes(own), tf.int64)
-            with tf.control_dependencies(unequal_data.checks(on_ranks, [unequal_data.ENDED])):
+            with tf.control_dependencies(data_mismatch.checks(on_ranks, [data_mismatch.ENDED])):
                 return tf.identity(some)
 
     def _all_or_end(self, optionals: Sequence[Any]) -> Any:

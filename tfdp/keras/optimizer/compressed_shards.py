@@ -1,10 +1,10 @@
 """Compressed sums of gradients of which each replica gets its part, for `shard`.
 
-Gradients are summands until an optimizer that is at work uses them, as with whole sums: after it
-has decided not to skip the step, and unscaled, for what the compression keeps of them has no scale.
-Then code of the replicas' own exchanges those that the compression takes and whose variables are
-cut; the parts of all others are summed as they are. Each window is compressed once, when it ends,
-or each of its gradients, where windows are of parts.
+Gradients are partial until an optimizer that is at work uses them, as with replicated sums: after
+it has decided not to skip the step, and unscaled, for what the compression keeps of them has no
+scale. Then per-replica code exchanges those that the compression takes and whose variables are
+sharded; the shards of all others are summed as they are. Each window is compressed once, when it
+ends, or each of its gradients, where windows are sharded.
 """
 
 import contextlib
@@ -22,16 +22,16 @@ from tfdp.keras._keras import BaseOptimizer, iterations_of_optimizer
 from tfdp.keras.optimizer.compressed_updates import made_dense, sums_of_taken, takes
 from tfdp.keras.optimizer.compression_slots import make_slots
 from tfdp.keras.optimizer.per_replica_updates import PerReplicaUpdates, call
-from tfdp.keras.optimizer.sharded_updates import ShardedUpdates, cut_for
+from tfdp.keras.optimizer.sharded_updates import ShardedUpdates, sharding_for
 from tfdp.keras.optimizer.update_protocol import Apply, accumulates, traced_update
 from tfdp.keras.replica_step import ReplicaStep
 
 
 class CompressedParts(PerReplicaUpdates, ShardedUpdates):
-    """Each replica gets its part of compressed sums, where the variable can be cut.
+    """Each replica gets its part of compressed sums, where the variable can be sharded.
 
     Args:
-      of_windows: Whether what is accumulated is cut as well; else windows are summed at their ends.
+      of_windows: Whether windows are sharded, too; else they are summed at their ends.
       compression: A compression that sums parts.
     """
 
@@ -41,7 +41,7 @@ class CompressedParts(PerReplicaUpdates, ShardedUpdates):
 
     @contextlib.contextmanager
     def building(self, optimizer: BaseOptimizer, variables: Sequence[Any]) -> Iterator[None]:
-        """Cuts what the optimizer keeps, and makes what the compression does."""
+        """Shards what the optimizer keeps, and makes what the compression does."""
         with super().building(optimizer, variables):
             yield
         make_slots(optimizer)
@@ -49,7 +49,7 @@ class CompressedParts(PerReplicaUpdates, ShardedUpdates):
     def reaching(
         self, optimizer: BaseOptimizer, gradients: list[Value | None], variables: Sequence[Any]
     ) -> contextlib.AbstractContextManager[list[Value | None]]:
-        """Leaves gradients as they are: they are summands until the optimizer uses them."""
+        """Leaves gradients as they are: they are partial until the optimizer uses them."""
         return contextlib.nullcontext(gradients)
 
     def applying(
@@ -89,12 +89,12 @@ class CompressedParts(PerReplicaUpdates, ShardedUpdates):
         others: list[Value | None] = list(
             made_dense(self._compression, optimizer, gradients, variables)
         )
-        places, cuts, given = [], [], []
+        places, shardings, given = [], [], []
         for index, (gradient, variable) in enumerate(zip(others, variables, strict=True)):
-            cut = cut_for(optimizer, variable)
-            if cut is not None and takes(optimizer, gradient, variable):
+            sharding = sharding_for(optimizer, variable)
+            if sharding is not None and takes(optimizer, gradient, variable):
                 places.append(index)
-                cuts.append(cut)
+                shardings.append(sharding)
                 given.append(gradient)
                 others[index] = None
 
@@ -108,21 +108,21 @@ class CompressedParts(PerReplicaUpdates, ShardedUpdates):
                     [values[index] for index in own],
                     [variables[places[index]] for index in own],
                     update,
-                    [cuts[index] for index in own],
+                    [shardings[index] for index in own],
                 )
-            for index, (value, cut) in enumerate(zip(values, cuts, strict=True)):
-                values[index] = sums.pop(0) if are_own[index] else _part(step, value, cut)
+            for index, (value, sharding) in enumerate(zip(values, shardings, strict=True)):
+                values[index] = sums.pop(0) if are_own[index] else _part(step, value, sharding)
             return values
 
         number = tf.convert_to_tensor(iterations_of_optimizer(optimizer))
-        sums = call([*given, number], parts, lambda values: values[:-1], cuts=cuts)
+        sums = call([*given, number], parts, lambda values: values[:-1], shardings=shardings)
         found = self._marked(optimizer, others, variables)
         for index, total in zip(places, sums, strict=True):
             found[index] = total
         return found
 
 
-def _part(step: ReplicaStep, whole: Value, cut: Sharding) -> Value:
+def _part(step: ReplicaStep, whole: Value, sharding: Sharding) -> Value:
     """Returns the replica's part of what all have alike."""
-    begin, end = cut.bounds[step.rank : step.rank + 2]
-    return tf.gather(whole, tf.range(begin, end), axis=cut.axis)
+    begin, end = sharding.bounds[step.rank : step.rank + 2]
+    return tf.gather(whole, tf.range(begin, end), axis=sharding.axis)

@@ -4,7 +4,7 @@ A compression of single sums takes gradients as they reach an optimizer, scaled 
 of a window those that are accumulated, when it closes.
 
 One of updates keeps something for an optimizer and a variable. It is made where the optimizer is
-built, and changes in updates alone. So gradients stay summands until the optimizer updates: after
+built, and changes in updates alone. So gradients stay partial until the optimizer updates: after
 it has decided not to skip the step, and unscaled, and before it clips.
 """
 
@@ -64,7 +64,7 @@ class Compressed(PerReplicaUpdates):
         return super().all_finite(gradients, whole) if self._waits() else whole(gradients)
 
     def _waits(self) -> bool:
-        """Returns whether gradients are summands still where an optimizer decides on a step."""
+        """Returns whether gradients are still partial where an optimizer decides on a step."""
         return accumulates(traced_update().outermost)
 
 
@@ -88,7 +88,7 @@ class CompressedUpdates(Compressed):
     def reaching(
         self, optimizer: BaseOptimizer, gradients: list[Value | None], variables: Sequence[Any]
     ) -> contextlib.AbstractContextManager[list[Value | None]]:
-        """Leaves gradients as they are: they are summands until the update."""
+        """Leaves gradients as they are: they are partial until the update."""
         return contextlib.nullcontext(gradients)
 
     def _waits(self) -> bool:
@@ -234,7 +234,7 @@ def summed(
     Args:
       step: The replica's step.
       optimizer: The optimizer that updates.
-      gradients: The replica's own gradients.
+      gradients: The per-replica gradients.
       variables: The variables that they belong to.
       update: The number of the update, an int32 scalar.
     """
@@ -264,12 +264,12 @@ def sums_of_taken(
     gradients: Sequence[Value],
     variables: Sequence[Any],
     update: tf.Tensor,
-    cuts: Sequence[Sharding] | None = None,
+    shardings: Sequence[Sharding] | None = None,
 ) -> list[tf.Tensor]:
     """Returns the compressed sums of gradients that the compression takes: see `summed`.
 
     Args:
-      cuts: How each is cut, for the replica's parts of the sums; None: they are whole.
+      shardings: How each is sharded, for the replica's shards of the sums; None: whole sums.
     """
     compression = exchange_between(step.replicas).update_compression
     assert compression is not None
@@ -286,11 +286,11 @@ def sums_of_taken(
             tuple(numbers[keys[index]] for index in members),
             update,
         )
-        if cuts is None:
+        if shardings is None:
             found = compression.sum(bucket, transport)
         else:
-            own_cuts = [cuts[index] for index in members]
-            found = compression.compressed_parts(bucket, own_cuts, transport)
+            own_shardings = [shardings[index] for index in members]
+            found = compression.compressed_parts(bucket, own_shardings, transport)
         step_recording.compression_error(
             [
                 after.get(RESIDUAL, given - own)

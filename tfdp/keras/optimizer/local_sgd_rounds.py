@@ -46,7 +46,7 @@ class LocalSGDRounds(PerReplicaUpdates):
 
     @contextlib.contextmanager
     def building(self, optimizer: BaseOptimizer, variables: Sequence[Any]) -> Iterator[None]:
-        """Makes slots of each replica's own, and what rounds need, and a compression of theirs."""
+        """Makes per-replica slots, and what rounds and their compression need."""
         check_momentum_of(optimizer, variables)
         with round_of(optimizer, variables, self._synchronization):
             yield
@@ -55,7 +55,7 @@ class LocalSGDRounds(PerReplicaUpdates):
     def making(
         self, optimizer: BaseOptimizer, initializer: Any, accumulates: bool
     ) -> contextlib.AbstractContextManager[None]:
-        """Makes all as it is built: of each replica's own."""
+        """Makes all as it is built: per replica."""
         return contextlib.nullcontext()
 
     def made(self, optimizer: BaseOptimizer, variable: Any, slot: Any, accumulates: bool) -> None:

@@ -16,7 +16,7 @@ from tfdp.base.hooks import cover, hook
 from tfdp.communication.replicas import HasReplicas, Value, one_device, replicas_of
 from tfdp.compression import Compression, UpdateCompression
 from tfdp.compression.exchange import ExchangeOptions, exchange_of
-from tfdp.keras import rate_check, scope_errors, step_recording
+from tfdp.keras import learning_rate_check, scope_errors, step_recording
 from tfdp.keras._keras import (
     BaseOptimizer,
     LossScaleOptimizer,
@@ -93,7 +93,7 @@ def init(original: Callable[..., Any], self: TFOptimizer, *args: Any, **kwargs: 
     """Wraps an optimizer's class, if it was defined under a strategy, and notes the rate."""
     cover(type(self))
     original(self, *args, **kwargs)
-    rate_check.note_rate(self, kwargs.get("learning_rate", args[0] if args else None))
+    learning_rate_check.note_rate(self, kwargs.get("learning_rate", args[0] if args else None))
 
 
 @hook(BaseOptimizer, "build", overrides=True)
@@ -129,7 +129,7 @@ def add_variable_from_reference(
     name: str | None = None,
     initializer: Any = "zeros",
 ) -> Any:
-    """Makes what is kept for a variable: summands of accumulated gradients, parts, or wholes."""
+    """Makes what is kept for a variable: partial accumulated gradients, shards, or copies."""
     # Keras makes accumulated gradients before the optimizer is built; a slot may have their name.
     making = hasattr(self, accumulators_of_optimizer.name) and not self.built
     accumulates, own = making and name == "gradient_accumulator", updating_of(self)

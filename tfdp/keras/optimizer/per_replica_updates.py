@@ -1,4 +1,4 @@
-"""Code of each replica's own in an optimizer's program: see `partition.per_replica_call`."""
+"""Per-replica code in an optimizer's program: see `partition.per_replica_call`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from tfdp.keras.optimizer.update_protocol import Updating
 from tfdp.keras.replica_step import ReplicaStep, current
 from tfdp.partition.per_replica_call import own_call
 
-# What a replica runs: given its step, values, and of each whether it is the replica's own term.
+# What a replica runs: given its step, values, and of each whether it is partial.
 OfReplica = Callable[[ReplicaStep, list[Value], list[bool]], Sequence[Value] | None]
 
 
@@ -24,7 +24,7 @@ def call(
     uses: Sequence[Any] = (),
     gives_alike: bool = True,
     reads: Sequence[Any] = (),
-    cuts: Sequence[Sharding] | None = None,
+    shardings: Sequence[Sharding] | None = None,
     beside: bool = False,
     takes_rows: bool = False,
 ) -> list[Value | None]:
@@ -37,10 +37,10 @@ def call(
       uses: The variables that `of_replica` reads and writes.
       gives_alike: Whether all replicas are given the same.
       reads: Those that it reads alone.
-      cuts: Of each value that there is how it is cut, if `of_replica` gives the replica's parts.
+      shardings: The sharding of each value that there is, if `of_replica` gives shards.
       beside: Whether what `of_replica` exchanges holds up no other collective of the program.
-      takes_rows: Whether it is given the numbers of its examples and of all, where a value is the
-        replica's own term, after the values; see `per_replica_call.own_call`.
+      takes_rows: Whether it is given the numbers of its examples and of all, where a value is
+        partial, after the values; see `per_replica_call.own_call`.
 
     Returns:
       What one device has in its place; of the values None where there was nothing.
@@ -67,7 +67,7 @@ def call(
             lambda own: instead(list(own)),
             gives_alike,
             read,
-            cuts,
+            shardings,
             beside,
             takes_rows,
         )
@@ -103,7 +103,7 @@ def dense(gradient: Value | None, variable: Any) -> tf.Tensor | None:
 
 
 class PerReplicaUpdates(Updating):
-    """Gradients that code of the replicas' own is given: it sums them, or not, and records it."""
+    """Gradients that per-replica code is given: it sums them, or not, and records it."""
 
     def recorded(self, gradients: list[Value | None]) -> list[Value | None]:
         """Leaves the recording to that code."""

@@ -1,9 +1,9 @@
 """Updates in loops of the user's own: one program of one device's, run by all replicas.
 
-In `strategy.run` replicas have summands of the gradients that reach an optimizer. What becomes of
-them, sums before they are clipped, one sum for a window of accumulated gradients, parts of sums
-under `shard`, follows from the optimizer's own program, as in a step of Keras'. Outside of replicas
-gradients are whole.
+In `strategy.run` the gradients that reach an optimizer are partial. What becomes of them follows
+from the optimizer's program, as in a step of Keras': sums before they are clipped, one sum for a
+window of accumulated gradients, shards of sums under `shard`. Outside of replicas gradients are
+replicated.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def _with_whole_rows(step: ReplicaStep, grads: Sequence[Value | None]) -> list[V
 
 
 class _Flat:
-    """Gradients as flat tensors, of which rows are whole, and others may be replicas' summands."""
+    """Gradients as flat tensors, of which rows are gathered, and others may be partial."""
 
     def __init__(self, grads: Sequence[Value | None], are_partials: bool = True) -> None:
         parts = list(map(_parts, grads))

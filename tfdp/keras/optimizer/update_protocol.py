@@ -1,9 +1,9 @@
 """The protocol of an optimizer's update: the way of its gradients and of its state.
 
 An optimizer's program is that of one device. What replicas make otherwise in it is said here, and
-nowhere else: which of its variables have which layout, and where summands are summed otherwise
-than the program asks for. `Updating` itself is the plain way: what the program needs whole is
-summed, and accumulated gradients are summands until a window closes.
+nowhere else: which of its variables have which layout, and where partial values are summed
+otherwise than the program asks for. `Updating` itself is the plain way: what the program needs
+replicated is summed, and accumulated gradients are partial until a window closes.
 """
 
 import contextlib
@@ -169,7 +169,7 @@ class Updating:
 
         Args:
           gradients: What reaches an optimizer.
-          whole: Returns it of whole gradients.
+          whole: Returns it of replicated gradients.
         """
         return whole(gradients)
 

@@ -71,8 +71,8 @@ def export(original: Callable[..., Any], self: Any, filepath: Any, *args: Any, *
         if replicas is None:
             return original(self, path, *args, **kw)
         check_round_ended(self.variables, "export")
-        cut = [each.value for each in self.variables if sharding_of(each)]
-        with replicas.read_after_round(), replicas.held_whole(cut):
+        sharded = [each.value for each in self.variables if sharding_of(each)]
+        with replicas.read_after_round(), replicas.held_whole(sharded):
             return original(self, path, *args, **kw)
 
     return _saved(write, self, filepath, makes_folder=True, with_optimizers=False)

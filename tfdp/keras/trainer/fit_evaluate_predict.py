@@ -18,7 +18,7 @@ from tfdp.communication import collectives
 from tfdp.communication.replicas import is_of_tfdp, processes_of, replicas_of
 from tfdp.compression.exchange import exchange_of
 from tfdp.data.feed import AbstractFeed
-from tfdp.keras import rate_check, scope_errors
+from tfdp.keras import learning_rate_check, scope_errors
 from tfdp.keras._keras import TensorFlowTrainer
 from tfdp.keras.nested_optimizers import optimizers_of
 from tfdp.keras.optimizer import local_sgd_rounds, optimizer_hooks
@@ -51,7 +51,7 @@ def _run(name: str, original: Callable[..., Any], model: Any, args: Any, kwargs:
     bound.apply_defaults()
     if name == "fit" and is_of_tfdp(model.distribute_strategy):
         if replicas_of(model.distribute_strategy) is not None:
-            rate_check.prepare(model, bound.arguments)
+            learning_rate_check.prepare(model, bound.arguments)
         _watch_epochs(model, bound.arguments)
         _begin_where_others_are(model, bound.arguments)
     checkpoint = _arrange(name, bound.arguments)

@@ -14,12 +14,12 @@ from tfdp.communication.replicas import (
     BatchShard,
     TurnBatchShard,
     batch_fingerprints,
+    data_mismatch,
     num_lengths,
     of_replica,
     processes_of,
     replicas_of,
     rows_of,
-    unequal_data,
 )
 from tfdp.compression.exchange import exchange_of
 from tfdp.keras._keras import KerasVariable, rate_of_optimizer
@@ -39,7 +39,7 @@ def checked(
 
     Raises:
       tf.errors.InvalidArgumentError: The ranks' batches or learning rates differ; raised when the
-        step runs. See `unequal_data.explained`.
+        step runs. See `data_mismatch.explained`.
     """
     replicas = replicas_of(strategy)
     if replicas is None or replicas.processes.world_size == 1:
@@ -56,8 +56,8 @@ def checked(
         told.append(strategy.extended.of_all_processes(numbers))
     rows = data.rows if isinstance(data, BatchShard) else data
     # Where lengths differ, the rows differ as well: what is named first is said.
-    names = [unequal_data.EXAMPLES, *rates, *batch_fingerprints.names(rows)]
-    return unequal_data.checks(told[0], names[: numbers.shape[0]])
+    names = [data_mismatch.EXAMPLES, *rates, *batch_fingerprints.names(rows)]
+    return data_mismatch.checks(told[0], names[: numbers.shape[0]])
 
 
 class EpochsCompared(keras.callbacks.Callback):
@@ -88,9 +88,9 @@ class EpochsCompared(keras.callbacks.Callback):
             f"`stop_training` after epoch {epoch + 1}": bool(self.model.stop_training)
         }
         for name, rate in _learning_rates(self.model).items():
-            options[name] = unequal_data.readable(rate.numpy())
-        subject = f"{unequal_data.SET_BY_CALLBACKS} by the end of an epoch"
-        processes.compare(subject, options, unequal_data.FOR_CALLBACKS)
+            options[name] = data_mismatch.readable(rate.numpy())
+        subject = f"{data_mismatch.SET_BY_CALLBACKS} by the end of an epoch"
+        processes.compare(subject, options, data_mismatch.FOR_CALLBACKS)
 
 
 def _learning_rates(model: Any) -> dict[str, tf.Tensor]:
@@ -99,7 +99,7 @@ def _learning_rates(model: Any) -> dict[str, tf.Tensor]:
     for optimizer in optimizers_of(model):
         rate = rate_of_optimizer(optimizer)
         if isinstance(rate, KerasVariable):
-            name = f"{unequal_data.LEARNING_RATE} `{optimizer.name}`"
+            name = f"{data_mismatch.LEARNING_RATE} `{optimizer.name}`"
             name = f"{name} ({len(found)})" if name in found else name
             found[name] = tf.cast(tf.convert_to_tensor(rate.value), tf.float32)
     return found

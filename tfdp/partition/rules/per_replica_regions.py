@@ -72,9 +72,9 @@ def call(step: Step) -> Results:
         sent,
         beside=beside,
     )
-    if found.cuts is not None:
+    if found.shardings is not None:
         return step.results(
-            outputs[: len(dtypes)], [layout_of_parts(sharding) for sharding in found.cuts]
+            outputs[: len(dtypes)], [layout_of_parts(sharding) for sharding in found.shardings]
         )
     layout = REPLICATED if found.gives_alike else LOCAL
     return step.results(outputs[: len(dtypes)], layout)

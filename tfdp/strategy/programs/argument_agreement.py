@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdp.communication.replicas import batch_fingerprints, unequal_data
+from tfdp.communication.replicas import batch_fingerprints, data_mismatch
 from tfdp.strategy.programs.argument_sharding import ArgumentSharding
 from tfdp.strategy.programs.captured import Captured, value_of
 from tfdp.strategy.programs.program_context import ProgramContext
@@ -23,7 +23,7 @@ class ArgumentAgreement:
     Args:
       source: The traced function.
       captured: What it captures.
-      cut: How its arguments are sharded; those in parts are each process' own.
+      sharding: How its arguments are sharded; each process has shards of its own.
       called: What they are called.
       context: Knows the processes.
 
@@ -46,7 +46,7 @@ class ArgumentAgreement:
             variables.get(id(each), "a tensor from outside of the function")
             for each in self._outside
         ]
-        self.names = [unequal_data.PROGRAM, *(called[index] for index in self._which), *outside]
+        self.names = [data_mismatch.PROGRAM, *(called[index] for index in self._which), *outside]
         self._context = context
         self._process = context.first_rank // len(context.devices)
         self._spec = tf.TensorSpec([context.processes.world_size, len(self.names)], tf.float32)
@@ -74,7 +74,7 @@ class ArgumentAgreement:
     def checks(self, arguments: Sequence[Sequence[tf.Tensor]], program: int) -> list[tf.Operation]:
         """Returns what fails unless all processes tell the same, see `row`."""
         by_rank = self._context.of_all_processes(self._numbers(arguments, program))
-        return unequal_data.checks(by_rank, self.names)
+        return data_mismatch.checks(by_rank, self.names)
 
     def _numbers(self, arguments: Sequence[Sequence[tf.Tensor]], program: int) -> tf.Tensor:
         given = [arguments[index][0] for index in self._which] + list(map(value_of, self._outside))

@@ -15,7 +15,7 @@ from tfdp.communication.replicas import batch_fingerprints
 from tfdp.strategy._tensorflow import DistributedValues, tf_convert
 from tfdp.strategy._tensorflow_programs import ControlStatusCtx, EagerTensor, Status, shape_of
 from tfdp.strategy.programs.argument_sharding import ArgumentSharding, Irregular
-from tfdp.strategy.programs.row_counts import RowCounts
+from tfdp.strategy.programs.uneven_batches import RowCounts
 
 
 class Arguments:

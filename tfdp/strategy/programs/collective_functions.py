@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfdp.base import bucketing
 from tfdp.base.sharding import Sharding
-from tfdp.communication.collectives import Reducer, reduce_scatter, text_rows, unequal_data
+from tfdp.communication.collectives import Reducer, data_mismatch, reduce_scatter, text_rows
 from tfdp.communication.engines import Engine, Sequences
 from tfdp.communication.engines import beside as beside_others
 from tfdp.partition import Collective
@@ -100,7 +100,7 @@ class CollectiveFunctions:
             if not compared:
                 return sums
             with tf.device("CPU:0"):
-                checks = unequal_data.checks(tf.cast(sums[-1], tf.int64), compared)
+                checks = data_mismatch.checks(tf.cast(sums[-1], tf.int64), compared)
             with tf.control_dependencies(checks):
                 return list(map(tf.identity, sums))
 

@@ -15,7 +15,7 @@ from tfdp.data.distributed import batch_sharding
 from tfdp.strategy import sharded_variable
 from tfdp.strategy._tensorflow import DistributedValues, SyncOnReadVariable
 from tfdp.strategy.programs import tracing
-from tfdp.strategy.programs.row_counts import RowCounts
+from tfdp.strategy.programs.uneven_batches import RowCounts
 from tfdp.strategy.sharded_variable import ShardedVariable
 
 _SUBJECT = "eager steps"

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdp.communication.collectives import unequal_data
+from tfdp.communication.collectives import data_mismatch
 from tfdp.partition import PARTIAL, REPLICATED
 from tfdp.strategy._tensorflow_programs import stop_recording
 from tfdp.strategy.programs.argument_sharding import ArgumentLayouts, ArgumentSharding
@@ -85,7 +85,7 @@ class PartialProgram:
             self._keep()
         with (
             stop_recording(),
-            unequal_data.explained(self._context.processes.rank),
+            data_mismatch.explained(self._context.processes.rank),
             tf.control_dependencies(self._checks(tensors)),
         ):
             given = list(map(self._context.of_first, tensors))
@@ -99,7 +99,7 @@ class PartialProgram:
         squares = [tf.reduce_sum(tf.cast(tf.abs(each), tf.float64) ** 2) for each in numbers]
         by_rank = self._context.of_all_processes(tf.reduce_sum(squares)[tf.newaxis])
         differ = tf.abs(by_rank - by_rank[:1]) > _ROUNDING * by_rank[:1]
-        return unequal_data.checks(tf.cast(differ, tf.int64), [unequal_data.GRADIENTS])
+        return data_mismatch.checks(tf.cast(differ, tf.int64), [data_mismatch.GRADIENTS])
 
     def _keep(self) -> None:
         graph = tf.compat.v1.get_default_graph()

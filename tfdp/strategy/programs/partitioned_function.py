@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdp.base.recording import Recorder
-from tfdp.communication.collectives import first_failure
+from tfdp.communication.collectives import collective_failure
 from tfdp.communication.replicas import BatchShard
 from tfdp.partition import Explanation, ProgramRecord, lines_named
 from tfdp.strategy._tensorflow import regroup
@@ -24,8 +24,8 @@ from tfdp.strategy.programs.one_device_function import AbstractOneDeviceFunction
 from tfdp.strategy.programs.program_call import ProgramCall, call_options, calling_with
 from tfdp.strategy.programs.program_context import ProgramContext
 from tfdp.strategy.programs.program_trace import ProgramOptions, ProgramTrace
-from tfdp.strategy.programs.row_counts import RowCounts
 from tfdp.strategy.programs.trace_calls import TraceCalls
+from tfdp.strategy.programs.uneven_batches import RowCounts
 
 
 class Partitioned(AbstractOneDeviceFunction):
@@ -133,7 +133,7 @@ class Partitioned(AbstractOneDeviceFunction):
         graphs = [each.trace.source.graph for traces in self._traces.values() for each in traces]
         lines = [line for graph in graphs for line in lines_named(graph, error.message)]
         step = ""
-        if not lines and self._latest is not None and first_failure.by(error.message):
+        if not lines and self._latest is not None and collective_failure.by(error.message):
             lines = self._latest.program.report.wanting(error.message)
             step = f" `{getattr(self.python_function, '__name__', 'a step')}`"
         if not lines:

@@ -9,7 +9,7 @@ from tfdp.base import sharding
 from tfdp.partition import PARTIAL, Batch, Sharded, host_of
 from tfdp.strategy.programs.argument_sharding import ArgumentLayouts, Irregular
 from tfdp.strategy.programs.program_context import ProgramContext
-from tfdp.strategy.programs.row_counts import with_padding_row
+from tfdp.strategy.programs.uneven_batches import with_padding_row
 
 
 class ReplicaRows:

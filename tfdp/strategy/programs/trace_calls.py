@@ -11,7 +11,7 @@ from tfdp.strategy.programs.argument_sharding import ArgumentLayouts, ArgumentSh
 from tfdp.strategy.programs.arguments import Arguments
 from tfdp.strategy.programs.program_call import ProgramCall
 from tfdp.strategy.programs.program_trace import ProgramTrace
-from tfdp.strategy.programs.row_counts import RowCounts
+from tfdp.strategy.programs.uneven_batches import RowCounts
 
 
 class TraceCalls:

@@ -25,8 +25,8 @@ class CompileFacts(NamedTuple):
         their operands are computed in: "float32", "TF32", "bfloat16", "bfloat16 x 3" (in three
         passes) or "bfloat16 x 6", or another dtype. GPUs before Ampere have no TF32, and compute
         in float32.
-      gathered_at_start: The names of the weights that are cut between steps and whole in all of a
-        step: see `tfdp.strategy.xla.gathers`.
+      gathered_at_start: The names of the weights that are sharded between steps and replicated
+        in all of a step: see `tfdp.strategy.xla.gathers`.
       operations: The operations on numbers of a step of a device, as XLA counts them.
       bytes_accessed: The bytes that they read and write in its memory.
       layouts: Of each weight whose layout was derived its layout, what it saves, and what a step

@@ -2,14 +2,14 @@
 
 Seen with jaxlib 0.10.2 on CPU devices:
 
-- `select_and_scatter`, the gradient of the largest of windows, along an axis that is cut, where
-  windows overlap: other gradients. What windows slide over is whole.
+- `select_and_scatter`, the gradient of the largest of windows, along a sharded axis, where
+  windows overlap: other gradients. What windows slide over is replicated.
 - `convolution`, where its kernel's gradient is summed over what several devices have alike, as of
-  half of a batch: multiples of it, of depthwise and grouped convolutions for any cut, of others
-  where an image's axis is cut. Images are whole; the rows of grouped ones are cut for all devices
-  or whole.
+  half of a batch: multiples of it, of depthwise and grouped convolutions for any sharding, of
+  others where an image's axis is sharded. Images are replicated; the rows of grouped ones are
+  sharded over all devices or replicated.
 - `scatter` of the largest or smallest, where several devices have alike what is scattered: updates
-  that are left out. All of it is whole.
+  that are left out. All of it is replicated.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,8 +17,8 @@ from typing import Any
 
 from tfdp.strategy.xla._jax import ir, operations_of, sdy, stablehlo
 
-# How an axis lies, as Shardy writes it: whole, or as is best for what is around.
-_WHOLE, _ANY = "{}", "{?}"
+# How an axis lies, as Shardy writes it: replicated, or as is best for what is around.
+_REPLICATED, _ANY = "{}", "{?}"
 
 
 def constrain(module: Any, mesh: str, axes: Sequence[str], num_devices: int) -> None:
@@ -52,19 +52,19 @@ def _constrain(operation: Any, layouts: Sequence[str]) -> None:
             result.replace_all_uses_except(constraint.result, constraint.operation)
 
 
-def _of_windows(operation: Any, cut: str, num_devices: int) -> list[str]:
+def _of_windows(operation: Any, sharded: str, num_devices: int) -> list[str]:
     sizes = ir.DenseI64ArrayAttr(operation.attributes["window_dimensions"])
-    axes = ", ".join(_ANY if size == 1 else _WHOLE for size in sizes)
+    axes = ", ".join(_ANY if size == 1 else _REPLICATED for size in sizes)
     return [axes, axes, "", axes]  # what was pooled, its gradient, the initial value; the result
 
 
-def _of_convolution(operation: Any, cut: str, num_devices: int) -> list[str]:
+def _of_convolution(operation: Any, sharded: str, num_devices: int) -> list[str]:
     numbers = stablehlo.ConvDimensionNumbers(operation.attributes["dimension_numbers"])
     images, kernel, result = (ir.RankedTensorType(each.type) for each in _all_of(operation))
     rank = len(images.shape)
     if ir.IntegerAttr(operation.attributes["batch_group_count"]).value == 1:
         return [
-            ", ".join(_WHOLE if axis in spatial else _ANY for axis in range(rank))
+            ", ".join(_REPLICATED if axis in spatial else _ANY for axis in range(rank))
             for spatial in (
                 numbers.input_spatial_dimensions,
                 numbers.kernel_spatial_dimensions,
@@ -75,17 +75,17 @@ def _of_convolution(operation: Any, cut: str, num_devices: int) -> list[str]:
     summed = (numbers.input_feature_dimension, numbers.kernel_input_feature_dimension)
     layouts = []
     for shape, rows in zip((images.shape, kernel.shape), summed, strict=True):
-        of_rows = cut if shape[rows] % num_devices == 0 else _WHOLE
-        layouts.append(", ".join(of_rows if axis == rows else _WHOLE for axis in range(rank)))
-    return [*layouts, ", ".join([_WHOLE] * len(result.shape))]
+        of_rows = sharded if shape[rows] % num_devices == 0 else _REPLICATED
+        layouts.append(", ".join(of_rows if axis == rows else _REPLICATED for axis in range(rank)))
+    return [*layouts, ", ".join([_REPLICATED] * len(result.shape))]
 
 
-def _of_scatter(operation: Any, cut: str, num_devices: int) -> list[str]:
+def _of_scatter(operation: Any, sharded: str, num_devices: int) -> list[str]:
     kinds = {each.operation.name for each in operation.regions[0].blocks[0].operations}
     if kinds <= {"stablehlo.add", "stablehlo.return"}:
         return []
     ranks = [len(ir.RankedTensorType(each.type).shape) for each in _all_of(operation)]
-    return [", ".join([_WHOLE] * rank) for rank in ranks]
+    return [", ".join([_REPLICATED] * rank) for rank in ranks]
 
 
 def _all_of(operation: Any) -> list[Any]:

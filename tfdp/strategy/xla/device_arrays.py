@@ -36,7 +36,7 @@ def placed_in_parts(own: np.ndarray, sharding: NamedSharding, shape: tuple[int, 
 
 
 def fetched(array: Any) -> np.ndarray:
-    """Returns the whole of an array; where it is cut between processes all must ask together."""
+    """Returns the whole of an array; if it is sharded over processes, all must ask together."""
     if array.is_fully_addressable or array.is_fully_replicated:
         return np.asarray(array)
     with jax.enable_x64(True), pending.call():

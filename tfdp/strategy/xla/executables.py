@@ -242,7 +242,7 @@ class Executable:
     def _whole(self, output: Any) -> Any:
         """Returns an output that is whole on each device within the program, too.
 
-        Compiled for TPUs (libtpu 0.0.48) one that is a convolution's would else stay cut, which
+        Compiled for TPUs (libtpu 0.0.48) one that is a convolution's would else stay sharded, which
         JAX refuses: "Unexpected XLA sharding override".
         """
         return jax.lax.with_sharding_constraint(output, self._layouts.replicated)

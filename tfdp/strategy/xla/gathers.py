@@ -33,29 +33,29 @@ class _Use(NamedTuple):
 
 
 def gather_weights(
-    module: Any, weights: Mapping[int, str], cut_results: Collection[int], mesh: str
+    module: Any, weights: Mapping[int, str], sharded_results: Collection[int], mesh: str
 ) -> frozenset[int]:
-    """Has weights that are cut along the batch axis gathered at each of their uses.
+    """Has weights that are sharded along the batch axis gathered at each of their uses.
 
     A gather waits for what the use before it is given, so that the devices may exchange a weight
     while they compute with the one before, and no sooner: two are whole at once.
 
     Args:
       module: The module.
-      weights: The places of its parameters that are weights and cut along the batch axis, and how
-        their axes lie where they are gathered, as Shardy writes it.
-      cut_results: The places of its results that are cut.
+      weights: The places of its parameters that are weights and sharded along the batch axis, and
+        how their axes lie where they are gathered, as Shardy writes it.
+      sharded_results: The places of its sharded results.
       mesh: The mesh, as Shardy writes it.
 
     Returns:
       The places of the parameters that must be whole as the module begins: weights of
-      convolutions, whose gradients XLA's partitioner gets wrong where they are cut, and those
-      that are used often.
+      convolutions, whose gradients XLA's partitioner gets wrong where they are sharded, and
+      those that are used often.
     """
     if not weights:
         return frozenset()
     block = main_of(module).regions[0].blocks[0]
-    search = _Search(block, cut_results)
+    search = _Search(block, sharded_results)
     at_start, uses = set(), []
     for place, axes in weights.items():
         found = search.uses_of(block.arguments[place])
@@ -75,8 +75,8 @@ def gather_weights(
 class _Search:
     """The search for uses in a block, by what is known of its results."""
 
-    def __init__(self, block: Any, cut_results: Collection[int]) -> None:
-        self._block, self._cut_results = block, cut_results
+    def __init__(self, block: Any, sharded_results: Collection[int]) -> None:
+        self._block, self._sharded_results = block, sharded_results
         self._operations = [each.operation for each in block.operations]
         self._at = {operation: at for at, operation in enumerate(self._operations)}
         self._in_parts: dict[tuple[Any, int], bool] = {}
@@ -104,7 +104,7 @@ class _Search:
         return max(made, key=lambda each: self._at.get(each.owner.operation, -1), default=None)
 
     def is_in_parts(self, operation: Any, place: int) -> bool:
-        """Returns whether an operand may be cut: whether all that is made of it stays so."""
+        """Returns whether an operand may stay sharded: whether all that is made of it does."""
         key = operation, place
         if key not in self._in_parts:
             self._in_parts[key] = False  # meanwhile: what is made of itself is in a loop
@@ -118,7 +118,7 @@ class _Search:
         if operation.name in ("func.return", "stablehlo.return"):
             parent = operation.parent.operation
             if parent == self._block.owner.operation:
-                return place in self._cut_results
+                return place in self._sharded_results
             if parent.name not in ("stablehlo.if", "stablehlo.case"):
                 return False
             return self._all_in_parts(parent.results[place])

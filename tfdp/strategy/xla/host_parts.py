@@ -2,7 +2,7 @@
 
 XLA has no strings and no lookup tables, and compiles for sizes that it knows. What a model's first
 layers do with them, such as `TextVectorization`, `StringLookup` and `Hashing`, depends on nothing
-but a batch. So a traced program is cut in two:
+but a batch. So a traced program is split in two:
 
 1. An operation that XLA has not, or of sizes that tracing does not know, is the host's, if all that
    it depends on are arguments, constants and tables that are not written. So is a check of them.
@@ -90,10 +90,10 @@ def _nested(values: Any) -> Any:
     return tuple(map(_nested, values)) if isinstance(values, list) else values
 
 
-def cut(
+def split(
     source: tf.types.experimental.ConcreteFunction, specs: Sequence[tf.TensorSpec]
 ) -> tuple[HostPart, Callable[..., Any]] | None:
-    """Cuts a traced program into what the host computes and what the devices do.
+    """Splits a traced program into what the host computes and what the devices do.
 
     Args:
       source: The program.
@@ -196,7 +196,7 @@ class _Parting:
         return wire in self._given and self._given[wire].dtype == tf.string
 
     def parts(self) -> tuple[HostPart, Callable[..., Any]]:
-        """Returns both parts: see `cut`."""
+        """Returns both parts: see `split`."""
         flat, count = self._flat, len(self._specs)
         controls = [task for task in flat.controls if task not in self.host]
         of_devices = _needed(flat, [*(task for task, _ in flat.outputs), *controls], self.host)

@@ -16,8 +16,8 @@ import numpy as np
 from tfdp import cluster
 from tfdp.base import gpus, machine
 from tfdp.cluster import rank_status, secret, tf_config
-from tfdp.cluster.admission import Network, admitted, check_admitted, doorkeeper
 from tfdp.cluster.rendezvous import Meeting, meet
+from tfdp.cluster.socket_filter import Network, admitted, check_admitted, doorkeeper
 from tfdp.cluster.spec import Cluster, host_of, is_loopback, join_address, port_of
 from tfdp.communication.collectives import introductions
 from tfdp.communication.replicas import OneProcess, ProcessGroup

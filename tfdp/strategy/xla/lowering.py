@@ -97,7 +97,7 @@ def traced(
     with _tracing(strategy):
         source = compiled.get_concrete_function(*specs)
         refusals.check_trace(source)
-        parts = host_parts.cut(source, specs)
+        parts = host_parts.split(source, specs)
     seconds = time.perf_counter() - begun
     if parts is None:
         return Traced(strategy, source, lambda _: compiled, None, seconds)
@@ -140,7 +140,7 @@ def lowered(
     refusals.check_lowered(serialized, graph)
     layouts = program.strategy.extended.layouts
     layouts.settle(program.source, program.strategy.extended.variables.values())
-    cut = {
+    sharded = {
         place: variable
         for place, tensor in enumerate(captured, len(specs))
         if (variable := variable_of(tensor)) is not None
@@ -148,10 +148,10 @@ def lowered(
     }
     weights = {
         place: axes
-        for place, variable in cut.items()
+        for place, variable in sharded.items()
         if variable.is_weight and (axes := layouts.gathered(variable)) is not None
     }
-    found = passed(serialized, layouts, precision, cut, weights)
+    found = passed(serialized, layouts, precision, sharded, weights)
     outputs = [leaf for leaf in source.outputs if leaf is not None]
     _check_order([*specs, *captured], found.parameters, outputs, found.results, found.aliases)
     seconds = {"trace": program.seconds, "lower": time.perf_counter() - begun}

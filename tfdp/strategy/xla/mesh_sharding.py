@@ -205,7 +205,7 @@ class Layouts:
         return [(each * rank, each * rank + size) for rank, size in enumerate(sizes) if size]
 
     def of_argument(self, shape: tuple[int, ...], of_steps: bool = False) -> NamedSharding:
-        """Returns the layout of an argument, whose rows are cut.
+        """Returns the layout of an argument, whose rows are sharded.
 
         Args:
           shape: The argument's shape.

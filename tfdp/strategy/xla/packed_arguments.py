@@ -46,12 +46,12 @@ class Packing:
         for index, like in enumerate(likes):
             if int(np.prod(like.shape)) * np.dtype(like.dtype).itemsize <= LARGEST_BYTES:
                 small.setdefault(np.dtype(like.dtype), []).append(index)
-        cut = [
+        groups = [
             each[first : first + at_most]
             for each in small.values()
             for first in range(0, len(each), at_most)
         ]
-        joined = [each for each in cut if len(each) > 1]
+        joined = [each for each in groups if len(each) > 1]
         first = [index for each in joined for index in each]
         self.order = [*first, *sorted(set(range(len(likes))) - set(first))]
         self._shapes = [tuple(likes[index].shape) for index in self.order]

@@ -55,7 +55,7 @@ def passed(
     serialized: bytes,
     layouts: Layouts,
     level: str,
-    cut: Collection[int],
+    sharded: Collection[int],
     weights: Mapping[int, str],
 ) -> Passed:
     """Returns a module after all passes, in the order in which they stand here.
@@ -64,7 +64,7 @@ def passed(
       serialized: The HLO module, as TensorFlow serializes it.
       layouts: How arrays lie on the devices that it is compiled for.
       level: The level of products of float32: see `precision.asked`.
-      cut: The places of the parameters that lie cut.
+      sharded: The places of the sharded parameters.
       weights: Those that are gathered: see `gather_weights`.
     """
     with make_ir_context(), ir.Location.unknown():
@@ -75,8 +75,8 @@ def passed(
         shrink_indices(module)
         drop_copies_of_invariants(module)  # before gathers: of what is gathered no copies are kept
         speed_up_draws(module, layouts.platform)  # adds functions
-        cut_results = [aliases[place] for place in cut if place in aliases]
-        at_start = gather_weights(module, weights, cut_results, layouts.shardy)
+        sharded_results = [aliases[place] for place in sharded if place in aliases]
+        at_start = gather_weights(module, weights, sharded_results, layouts.shardy)
         axes, devices = tuple(layouts.mesh), layouts.num_devices
         constrain(
             module, layouts.shardy, axes, devices

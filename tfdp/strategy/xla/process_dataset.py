@@ -17,7 +17,7 @@ _IN_A_GRAPH = (
 )
 
 
-def are_cut(feed: AbstractFeed) -> bool:
+def are_sharded(feed: AbstractFeed) -> bool:
     """Returns whether each process reads its own rows of a feed's batches.
 
     Where they have strings, the host makes numbers of whole batches.
@@ -35,7 +35,7 @@ class OwnRowsDataset:
 
     def __init__(self, feed: AbstractFeed) -> None:
         rank = jax.process_index()
-        self._feed, self._cuts = feed, feed.shards(jax.process_count(), range(rank, rank + 1))
+        self._feed, self._shards = feed, feed.shards(jax.process_count(), range(rank, rank + 1))
 
     @property
     def element_spec(self) -> Any:
@@ -57,7 +57,7 @@ class OwnRowsDataset:
         return self._batches()
 
     def _batches(self) -> Iterator[Any]:
-        elements = iter(self._cuts)
+        elements = iter(self._shards)
         while True:
             if tf.inside_function():
                 raise RuntimeError(_IN_A_GRAPH)

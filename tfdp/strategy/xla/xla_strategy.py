@@ -22,7 +22,7 @@ from tfdp.strategy.xla.compiled import Compiled
 from tfdp.strategy.xla.device_arrays import seed_alike
 from tfdp.strategy.xla.device_variables import DeviceVariable, adopt
 from tfdp.strategy.xla.mesh_sharding import Layouts
-from tfdp.strategy.xla.process_dataset import OwnRowsDataset, are_cut
+from tfdp.strategy.xla.process_dataset import OwnRowsDataset, are_sharded
 from tfdp.strategy.xla.runs import Runs
 from tfdp.strategy.xla.xla_devices import devices_of
 
@@ -382,8 +382,8 @@ class _Extended(OneDeviceExtended, CompilesPrograms):
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
         if self.layouts.num_processes > 1 and isinstance(dataset, AbstractFeed):
-            return OwnRowsDataset(dataset) if are_cut(dataset) else dataset
-        return dataset  # batches are cut where they are sent
+            return OwnRowsDataset(dataset) if are_sharded(dataset) else dataset
+        return dataset  # batches are sharded where they are sent
 
     def _use_merge_call(self) -> bool:
         return False  # what runs on the host has no replicas that could meet

@@ -58,7 +58,7 @@ def memory_of(
       gradients where there is more than one step of accumulation.
     - "optimizer": the optimizer's slots divided by n.
     - "gradients": the accumulated gradients divided by n as well. The gradients of one backward
-      pass are whole until their sum is cut: this counts all of them, which is the most there are.
+      pass are all there until their sums are sharded: this counts all of them, which is the most.
 
     - "parameters": weights and gradients divided by n as well, and the whole of two buckets: of
       weights the one that computes and the one that comes next, of gradients one that is sent; of

@@ -10,7 +10,6 @@ from typing import Any
 
 from tfdp.cluster import secret as secrets
 from tfdp.cluster import wire
-from tfdp.cluster.admission import PEERS
 from tfdp.cluster.connections import Connections, Stream
 from tfdp.cluster.handshake import SecretError, connect
 from tfdp.cluster.launch.attempt import Starter
@@ -23,6 +22,7 @@ from tfdp.cluster.launch.run_options import JOIN_SECONDS
 from tfdp.cluster.launch.supervision import Order
 from tfdp.cluster.launch.verdict import EndedError
 from tfdp.cluster.secret import HOW_TO_GIVE_ONE
+from tfdp.cluster.socket_filter import PEERS
 from tfdp.cluster.spec import host_of, is_loopback, port_of
 from tfdp.errors import ClusterError
 

@@ -1,4 +1,4 @@
-"""The row counts of a batch's leaves, each of which is sharded by its own length.
+"""Uneven batches: the row counts of their leaves, and a padding row for replicas without any.
 
 Which rows a replica has of one length is in `base.sharding`: see `share_place`.
 

@@ -7,9 +7,9 @@ import socket
 import meeting
 import pytest
 
-from tfdp.cluster import admission
-from tfdp.cluster.admission import LOOPBACK, admitted, check_admitted, doorkeeper, is_beside
+from tfdp.cluster import socket_filter
 from tfdp.cluster.rendezvous import meet
+from tfdp.cluster.socket_filter import LOOPBACK, admitted, check_admitted, doorkeeper, is_beside
 from tfdp.errors import ClusterError
 
 OTHER_SOURCE = ("127.0.0.2", 0)
@@ -39,9 +39,9 @@ def server(door):
 @pytest.fixture(params=["both families", "IPv4"])
 def family(request, monkeypatch):
     """The sockets' family: that of gRPC where the loopback interface has IPv6, or has not."""
-    both = admission._has_both_families()
+    both = socket_filter._has_both_families()
     if request.param == "IPv4":
-        monkeypatch.setattr(admission, "_has_both_families", lambda: False)
+        monkeypatch.setattr(socket_filter, "_has_both_families", lambda: False)
     elif not both:
         pytest.skip("no IPv6 here")
     return socket.AF_INET6 if request.param == "both families" else socket.AF_INET
@@ -83,7 +83,7 @@ def test_who_is_not_admitted_never_connects(family):
                 assert not answers(("::1", port))
 
 
-@pytest.mark.skipif(not admission._has_both_families(), reason="no IPv6 here")
+@pytest.mark.skipif(not socket_filter._has_both_families(), reason="no IPv6 here")
 def test_networks_of_both_families_are_told_apart():
     networks = (ipaddress.ip_network("fd00::/8"), LOOPBACK[1])
     with doorkeeper(networks, 0) as door, server(door):
@@ -96,7 +96,7 @@ def test_networks_of_both_families_are_told_apart():
         assert answers(("::1", port))
 
 
-@pytest.mark.skipif(not admission._has_both_families(), reason="no IPv6 here")
+@pytest.mark.skipif(not socket_filter._has_both_families(), reason="no IPv6 here")
 def test_a_server_that_is_not_in_the_doorkeepers_group_is_found(monkeypatch):
     with doorkeeper(LOOPBACK, 0) as door, socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

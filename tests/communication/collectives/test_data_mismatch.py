@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdp.communication.collectives import unequal_data
+from tfdp.communication.collectives import data_mismatch
 from tfdp.errors import RankMismatchError
 
 NAMES = ["x", "batch['a; b']", "batch['c]:] [[1 2']", 'batch["d\\n"]']
@@ -19,12 +19,12 @@ def test_the_leaf_that_differs_is_found_by_its_name_whatever_it_is(which):
 
     @tf.function(autograph=False)
     def compare(by_rank):
-        with tf.control_dependencies(unequal_data.checks(by_rank, NAMES)):
+        with tf.control_dependencies(data_mismatch.checks(by_rank, NAMES)):
             return tf.identity(by_rank)
 
     with pytest.raises(tf.errors.InvalidArgumentError) as raised:
         compare(tf.constant([first, second], tf.int64))
-    found = unequal_data.found_in(raised.value)
+    found = data_mismatch.found_in(raised.value)
     assert found == (NAMES[which], [first[which], second[which]])
 
 
@@ -36,13 +36,13 @@ def test_the_leaf_that_differs_is_found_by_its_name_whatever_it_is(which):
     ],
 )
 def test_learning_rates_that_differ_are_told_by_ranks(rates, said):
-    name = f"{unequal_data.LEARNING_RATE} `adam`"
+    name = f"{data_mismatch.LEARNING_RATE} `adam`"
     bits = np.asarray(rates, "float32").view("int32")
     must = f"what the callbacks of `fit` set must be alike on all ranks, but {name} is {said}. Give"
     refused = pytest.raises(RankMismatchError, match=re.escape(f"Rank 1: {must}"))
-    with refused, unequal_data.explained(1):
-        unequal_data.checks(tf.constant(bits[:, np.newaxis]), [name])
+    with refused, data_mismatch.explained(1):
+        data_mismatch.checks(tf.constant(bits[:, np.newaxis]), [name])
 
 
 def test_another_error_names_no_leaf():
-    assert unequal_data.found_in(ValueError("no such thing")) is None
+    assert data_mismatch.found_in(ValueError("no such thing")) is None

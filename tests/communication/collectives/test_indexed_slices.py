@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdp import topology
-from tfdp.communication.collectives import Reducer, slices
+from tfdp.communication.collectives import Reducer, indexed_slices
 from tfdp.communication.engines import TensorFlowEngine
 
 
@@ -15,7 +15,7 @@ from tfdp.communication.engines import TensorFlowEngine
 def test_merged_rows_come_once_and_sum_to_the_same(rows, width):
     values = np.arange(len(rows) * width, dtype="float64").reshape(len(rows), width)
     before = tf.IndexedSlices(values, np.array(rows, "int64"), tf.constant([6, width]))
-    after = slices.merged(before)
+    after = indexed_slices.merged(before)
     assert after.indices.numpy().tolist() == list(dict.fromkeys(rows))
     expected = np.zeros((6, width))
     np.add.at(expected, rows, values)

@@ -38,8 +38,8 @@ class AbstractBlockCompression(AbstractLossyCompression):
     def compressed(self, bucket: Bucket, transport: Transport) -> Sums:
         """Returns the sums of quantized blocks.
 
-        1. Cut each gradient into blocks, the last one filled with zeros, and the blocks of all into
-           a chunk for each of the n replicas.
+        1. Divide each gradient into blocks, the last one filled with zeros, and the blocks of all
+           into a chunk for each of the n replicas.
         2. Encode the chunks, and send each to its owner: (n-1)/n of the code's bytes.
         3. The owner decodes the n codes of its chunk, and adds them up as float32.
         4. It encodes the sum, and sends it to all: (n-1)/n of the code's bytes.
@@ -78,7 +78,7 @@ class AbstractBlockCompression(AbstractLossyCompression):
     ) -> Sums:
         """Returns this replica's parts of the sums of blocks that are quantized once.
 
-        1. Cut each gradient into the n replicas' parts, each part into blocks, and fill up with
+        1. Divide each gradient into the n replicas' parts, each part into blocks, and fill up with
            zeros to as many blocks as the replica with the most has.
         2. Encode them, and send each replica those of its parts: (n-1)/n of the code's bytes.
         3. A replica decodes the n codes of its parts, and adds them up as float32.
