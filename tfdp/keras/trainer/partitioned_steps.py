@@ -147,7 +147,7 @@ class _Running:
         self._programs: dict[Any, Any] = {}
         # Keras' function has a loop where it runs several.
         self._steps = model.steps_per_execution
-        self._any_program = self._strategy.partitioned(lambda: None)
+        self._graph_call = sharder_of(self._strategy).graph_calls()
 
     @property
     def _strategy(self) -> Any:
@@ -165,7 +165,7 @@ class _Running:
                 f"`steps_per_execution` must stay as it was in `compile`, {self._steps}, but is "
                 f"{self._model.steps_per_execution} now. Call `compile` with another one."
             )
-        with self._strategy.extended.processes.explained(), self._any_program.calling():
+        with self._strategy.extended.processes.explained(), self._graph_call():
             try:
                 yield
             except tf.errors.OutOfRangeError:
