@@ -5,6 +5,7 @@ its share of each batch: `strategy.partitioned`. Keras' own code fetches the bat
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -13,13 +14,13 @@ import tensorflow as tf
 
 from tfdp.base.recording import Recorder
 from tfdp.communication.engines import are_gpus
-from tfdp.communication.replicas import BatchShard, sharder_of
+from tfdp.communication.replicas import BatchShard, Value, sharder_of
 from tfdp.compression.exchange import exchange_of
 from tfdp.keras import scope_errors, step_recording
 from tfdp.keras.divergent_variables import check_round_ended
+from tfdp.keras.optimizer import per_replica_updates
 from tfdp.keras.trainer import step_agreement
 from tfdp.keras.trainer.epoch_iterators import takes_turns
-from tfdp.keras.trainer.own_logs import with_own_logs
 
 # Where Keras keeps the functions of its methods.
 _FUNCTIONS = {
@@ -201,7 +202,7 @@ class _Running:
         if step_function not in self._programs:
             compiles = self._model.jit_compile is True
             waits = exchange_of(self._strategy).replicas_wait or not self._trains
-            own = step_function if waits else with_own_logs(self._model, step_function)
+            own = step_function if waits else _with_own_logs(self._model, step_function)
             step = step_recording.traced(self._recorder, own)
             # Keras leaves steps as they are written, and all that they call.
             step = tf.autograph.experimental.do_not_convert(step)
@@ -214,6 +215,33 @@ class _Running:
         checks = step_agreement.checked(self._strategy, data, self._recorder, trained)
         with tf.control_dependencies(checks):
             return program.on_shares(data) if isinstance(data, BatchShard) else program(data)
+
+
+def _with_own_logs(model: Any, step_function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a step whose logs, if they are the model's metrics, are those of the rank's rows.
+
+    So it does not wait for what other ranks would add to them. Keras reads the metrics again at the
+    end of an epoch, then of all ranks.
+    """
+
+    @functools.wraps(step_function)
+    def step(data: Any) -> Any:
+        logs = step_function(data)
+        variables = [each for metric in model.metrics for each in metric.variables]
+        values = [tf.convert_to_tensor(each.value) for each in variables]
+        own = per_replica_updates.call(
+            values, lambda _, held, are_own: held, _as_they_are, beside=True
+        )
+        with keras.StatelessScope(state_mapping=list(zip(variables, own, strict=True))):
+            found = model.get_metrics_result()
+        is_of_metrics = isinstance(logs, dict) and logs.keys() == found.keys()
+        return found if is_of_metrics else logs
+
+    return step
+
+
+def _as_they_are(values: list[Value]) -> list[Value]:
+    return values
 
 
 def _shards(strategy: Any, iterator: Any) -> Iterable[Any]:
