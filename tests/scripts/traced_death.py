@@ -84,13 +84,13 @@ def train():
     import numpy as np
 
     import tfdp
-    from tfdp.communication.collectives import cluster_processes
+    from tfdp.strategy import process_groups
 
     class Killed(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             if rank() == 0 or batch != 2:
                 return
-            (processes,) = cluster_processes._joined
+            (processes,) = process_groups._met
             begun = processes.progress().begun
             signs = processes.board.signs  # of rank 0 there may be none yet
             while 0 not in (seen := signs()) or seen[0][1]["begun"] <= begun:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdp.base import warn_once
+from tfdp.base.warn_once import warn_once
 
 SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 
@@ -73,8 +73,8 @@ def test_a_loop_over_a_distributed_dataset_can_be_in_a_graph():
     assert epoch().numpy() == epoch().numpy() == 78.0
 
 
-def test_a_dataset_whose_batches_leave_replicas_without_work_is_warned_of(caplog, monkeypatch):
-    monkeypatch.setattr(warn_once, "_said", set())
+def test_a_dataset_whose_batches_leave_replicas_without_work_is_warned_of(caplog):
+    warn_once.cache_clear()
     strategy = harness.strategy(4)
     with caplog.at_level("WARNING", logger="tfdp"):
         batches = strategy.experimental_distribute_dataset(tf.data.Dataset.range(12).batch(3))

@@ -7,7 +7,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfdp.base import hooks
-from tfdp.communication import collectives
 from tfdp.communication.replicas import Replicas, is_of_tfdp
 from tfdp.errors import ScopeError
 from tfdp.keras._keras import KerasVariable, strategy_of_model, strategy_of_optimizer
@@ -132,7 +131,7 @@ def warn_of_forgotten(model: Any) -> None:
         each.add(_SUBJECT)
     trains = (
         "each rank trains it alone, with all of the data"
-        if collectives.joined()
+        if forgotten[-1].world_size > 1
         else f"one device trains it, and not the {forgotten[-1].num_replicas_in_sync} replicas"
     )
     logging.getLogger("tfdp").warning(

@@ -5,13 +5,13 @@ marked by its name.
 """
 
 import contextlib
-import itertools
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from tfdp.base.sharding import Sharding
+from tfdp.base.unique_numbers import unique_number
 from tfdp.partition.layouts import Sharded
 from tfdp.partition.sizes import FixedShard
 
@@ -27,8 +27,6 @@ FIRST_ROWS, MORE_ROWS, REPLICATED_IN, ROWS, PARTIAL_OUT, MEAN = (
     *("first rows", "more rows", "replicated"),
     *("rows", "partial", "mean"),
 )
-
-_numbers = itertools.count()
 
 
 class PerReplicaRegion:
@@ -54,7 +52,7 @@ class PerReplicaRegion:
     """
 
     def __init__(self, rows: tf.Tensor) -> None:
-        self._number = next(_numbers)
+        self._number = unique_number("regions")  # programs are compared with it between ranks
         self._shape = rows.shape
         self.rows = self._in(rows, FIRST_ROWS)
 

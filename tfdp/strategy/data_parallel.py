@@ -14,12 +14,10 @@ from tfdp.base import bucketing, determinism, machine
 from tfdp.cluster import rank_status, tf_config
 from tfdp.communication import collectives
 from tfdp.communication.engines import communication_hint
-from tfdp.communication.replicas import OneProcess, ProcessGroup
 from tfdp.compression import Compression, UpdateCompression
 from tfdp.compression.exchange import ExchangeOptions
 from tfdp.data.distributed import batch_sharding
-from tfdp.errors import ScopeError
-from tfdp.strategy import asynchronous_ranks, auto_topology, option_checks
+from tfdp.strategy import auto_topology, option_checks, process_groups
 from tfdp.strategy import replica_devices as device_names
 from tfdp.strategy.extended import DataParallelExtended
 from tfdp.strategy.freed_memory import keep_freed_memory
@@ -186,25 +184,13 @@ class DataParallelStrategy(OneDevicePrograms):
         undecided = isinstance(topology, topologies.Auto) and not topology.rules
         tf_config.unset_if_blank(os.environ)
         found = cluster.detect(resolver=cluster_resolver)
-        processes: ProcessGroup
-        if synchronization is not None and synchronization.ranks_apart:
-            processes = asynchronous_ranks.join(
-                found,
-                device_names.count(devices),
-                synchronization,
-                {"batch_normalization": batch_normalization, "timeout_seconds": timeout_seconds},
-                (timeout_seconds, startup_timeout_seconds),
-            )
-        elif found.world_size == 1:
-            processes = OneProcess(len(device_names.resolve(devices)))
-            rank_status.tell_alive()  # no other rank would notice its silence
-        else:
-            asynchronous_ranks.check_first(found)
-            if collectives.joined():
-                device_names.resolve(devices)  # raises here, before the ranks wait for each other
-            rank_status.tell(begun=True)
-            timeouts = (timeout_seconds, startup_timeout_seconds)
-            processes = collectives.join(found, device_names.count(devices), *timeouts)
+        processes = process_groups.group(
+            found,
+            devices,
+            synchronization,
+            {"batch_normalization": batch_normalization, "timeout_seconds": timeout_seconds},
+            (timeout_seconds, startup_timeout_seconds),
+        )
         worker_devices = device_names.resolve(devices)
         option_checks.check_replicas(shard, processes.world_size * processes.local_size)
         # Before MPI is initialised, in which each rank waits for all others, deaf to their errors.
@@ -311,22 +297,6 @@ class DataParallelStrategy(OneDevicePrograms):
 
     # `MirroredExtended` reads this key for collectives of its own, which are not used here.
     _collective_key_base = 0
-
-    def scope(self) -> Any:
-        """Opens the scope in which variables get a copy on every device.
-
-        See `tf.distribute.Strategy.scope`.
-
-        Raises:
-          ScopeError: The scope of another strategy is open.
-        """
-        current = tf.distribute.get_strategy()
-        if tf.distribute.has_strategy() and current is not self:
-            raise ScopeError(
-                "Only one strategy's scope can be open at a time, but that of another "
-                f"{type(current).__name__} is. Leave it first, or build the model in one of them."
-            )
-        return super().scope()
 
     def synchronize(self, owner: Any) -> None:
         """Ends the open round of a `synchronization`: all replicas get one set of weights.

@@ -6,6 +6,7 @@ wherever they are. Reductions between replica functions are made once for each p
 """
 
 import contextlib
+import functools
 import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +44,7 @@ from tfdp.strategy.cross_process import CrossProcess, divide
 from tfdp.strategy.cross_replica import CrossReplica
 from tfdp.strategy.programs import eager_steps, reduction_order, tracing
 from tfdp.strategy.programs.partial_programs import PartialProgram
+from tfdp.strategy.programs.program_call import call_options, calling_with
 from tfdp.strategy.programs.program_context import ProgramContext
 from tfdp.strategy.replica_graphs import Lifting
 from tfdp.strategy.sharded_variable import ShardedVariable, is_to_be_sharded, parts_like
@@ -57,7 +59,6 @@ class DataParallelExtended(CrossReplica, HasReplicas):
     conditional around an update is therefore legal, and the update's collectives run inside it.
 
     Attributes:
-      processes: The processes that the replicas are in.
       replicas: The operations that the replicas do together.
       programs: What partitioned programs need of the replicas.
       topology: The topology that sums buffers.
@@ -97,7 +98,7 @@ class DataParallelExtended(CrossReplica, HasReplicas):
         if resolver is not None:
             self._cluster_resolver = resolver
         self._agreement = processes.agreement(self._name)
-        self._engine = processes.engine(choice, self.worker_devices, self._agreement.key_of_group)
+        self._engine = processes.engine(choice, self.worker_devices, self._name)
         self._between = CrossProcess(self.worker_devices, processes, self._engine, self._agreement)
         self.topology, self.bucket_bytes = topology, bucket_bytes
         self.replicas = StrategyReplicas(
@@ -152,33 +153,11 @@ class DataParallelExtended(CrossReplica, HasReplicas):
 
     # ---- who and where
 
-    @property
-    def num_replicas(self) -> int:
-        """The number of replicas; reading it is not noted, unlike the strategy's property."""
-        return self.processes.world_size * self.processes.local_size
-
-    @property
-    def _num_replicas_in_sync(self) -> int:
-        return self.num_replicas
-
-    @property
-    def first_rank(self) -> int:
-        """The number of this process' first replica."""
-        return self.processes.rank * self.processes.local_size
-
     def _get_replica_id_in_sync_group(self, replica_id: int) -> int:
         return self.first_rank + replica_id
 
     def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
         return replica_id_in_sync_group - self.first_rank
-
-    def _in_multi_worker_mode(self) -> bool:
-        return self.processes.world_size > 1
-
-    @property
-    def experimental_between_graph(self) -> bool:
-        """Whether several processes build a graph each."""
-        return self.processes.world_size > 1
 
     @property
     def should_checkpoint(self) -> bool:
@@ -350,6 +329,10 @@ class DataParallelExtended(CrossReplica, HasReplicas):
     ) -> PartialProgram:
         """Returns a function for one device as replicas run it that have partials."""
         return PartialProgram(self.programs, lambda *own: function(own), specs, are_partials)
+
+    def graph_calls(self) -> Callable[[], contextlib.AbstractContextManager[None]]:
+        """Returns what makes a context for calls of graphs, optimized as programs are."""
+        return functools.partial(calling_with, call_options(self.worker_devices))
 
     def in_scope(self) -> contextlib.AbstractContextManager[None]:
         """Leaves what is being traced, and enters the scope."""

@@ -6,18 +6,18 @@ import keras
 import pytest
 
 import tfdp.keras
-from tfdp.base import warn_once
 from tfdp.base.hooks import versions
 from tfdp.base.lazy_imports import lazy_names
+from tfdp.base.warn_once import warn_once
 from tfdp.errors import HookError
 
 EXPORT = (keras.Model, "export")
 
 
 @pytest.fixture(autouse=True)
-def nothing_said(monkeypatch):
+def nothing_said():
     tfdp.keras.register()
-    monkeypatch.setattr(warn_once, "_said", set())
+    warn_once.cache_clear()
 
 
 def test_a_function_that_is_gone_is_an_error_that_names_it_and_the_versions():

@@ -37,9 +37,11 @@ def test_a_remote_checkpoint_without_its_end_is_passed_over(directory):
     newest = folder.path_of(directory, 2)
     whole = newest.read_bytes()
     for length in range(1, len(whole), 97):
-        newest.write_parts([whole[:length]])
+        with newest.writing() as file:
+            file.write(whole[:length])
         assert folder.newest_good(directory).manifest["step"] == 1
-    newest.write_parts([whole])
+    with newest.writing() as file:
+        file.write(whole)
     assert folder.newest_good(directory).manifest["step"] == 2
 
 

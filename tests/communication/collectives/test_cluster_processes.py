@@ -10,7 +10,7 @@ from nccl_rules import as_nccl
 
 from tfdp.communication.collectives import ClusterProcesses, eager
 from tfdp.communication.collectives.engine_choice import EngineChoice
-from tfdp.communication.engines import ProgressCounters, sequence
+from tfdp.communication.engines import ProgressCounters
 from tfdp.errors import ClusterError
 
 __all__ = ["as_nccl"]
@@ -47,9 +47,7 @@ def fails(processes, error):
 
 
 def makes_engine(processes, devices):
-    processes.engine(
-        EngineChoice("tensorflow"), devices[:1], lambda group, keys=1: sequence.next_key()
-    )
+    processes.engine(EngineChoice("tensorflow"), devices[:1], "strategy 0")
 
 
 @pytest.mark.parametrize(

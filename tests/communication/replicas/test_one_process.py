@@ -22,9 +22,3 @@ def test_its_sums_are_what_it_is_given():
     found = OneProcess().sum_eagerly([tensor, slices])
     assert found[0] is tensor and found[1] is slices
     assert OneProcess().gather_eagerly(tensor, 0) is tensor
-
-
-def test_each_of_its_groups_has_a_key_of_its_own():
-    agreement = OneProcess(2).agreement("strategy 0")
-    assert agreement.key_of_group((0, 1)) != agreement.key_of_group((0, 1))
-    agreement.reach(agreement.new_sequences(), "f")

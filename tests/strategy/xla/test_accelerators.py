@@ -7,7 +7,8 @@ import tensorflow as tf
 
 jax = pytest.importorskip("jax")
 
-from tfdp.base import machine, warn_once  # noqa: E402
+from tfdp.base import machine  # noqa: E402
+from tfdp.base.warn_once import warn_once  # noqa: E402
 from tfdp.strategy.xla import accelerators  # noqa: E402
 
 CPU = [types.SimpleNamespace(platform="cpu")]
@@ -117,7 +118,7 @@ def of_tensorflow(monkeypatch):
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: state.visible)
     monkeypatch.setattr(tf.config, "set_visible_devices", set_visible)
     monkeypatch.setattr(tf.config.experimental, "get_memory_growth", lambda gpu: state.grows)
-    monkeypatch.setattr(warn_once, "_said", set())
+    warn_once.cache_clear()
     return state
 
 

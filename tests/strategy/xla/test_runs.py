@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdp.errors import GradientError
+import tfdp
+from tfdp.errors import GradientError, ScopeError
 
 X = np.array([[1.0], [2.0], [3.0], [4.0]], np.float32)
 
@@ -234,3 +235,10 @@ def test_an_iterator_is_refused(strategy):
 def test_a_run_in_a_program_is_a_part_of_it(strategy):
     step = strategy.partitioned(lambda x: strategy.run(lambda y: y * 2, args=(x,)))
     np.testing.assert_array_equal(step(X), X * 2)
+
+
+def test_its_scope_is_not_opened_in_that_of_another_strategy(strategy):
+    with tfdp.DataParallelStrategy(["CPU:0"]).scope():
+        with pytest.raises(ScopeError, match="that of another DataParallelStrategy is"):
+            strategy.scope()
+        assert tf.distribute.get_strategy() is not strategy

@@ -8,7 +8,6 @@ and answers the others.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import os
 import select
@@ -16,6 +15,7 @@ import signal
 import threading
 import time
 
+from tfdp.base.unique_numbers import unique_number
 from tfdp.communication.replicas import ProcessGroup
 
 # Schedulers send the first; Slurm's `--signal=USR1@60` and spot instances' scripts the second.
@@ -28,8 +28,6 @@ _POLL_SECONDS = 0.1
 
 # What Kubernetes, Slurm and `tfdp run` leave between SIGTERM and SIGKILL, unless told otherwise.
 _GRACE_SECONDS = 30.0
-
-_numbers = itertools.count()  # of trainings: all ranks begin them in the same order
 
 # Signals that are ignored since a training was stopped here, and not by the program's wish.
 _ignored_after_a_stop: set[int] = set()
@@ -71,7 +69,7 @@ class AgreedPoints:
     def __init__(self, processes: ProcessGroup, every_seconds: float | None = None) -> None:
         self._processes = processes
         self._every_seconds = every_seconds
-        self.training, self._round = next(_numbers), 0
+        self.training, self._round = unique_number("trainings"), 0
         self._lock = threading.Lock()
         self._next = 0  # the point that this rank comes to next
         self._asked: str | None = None  # of this rank, and not told yet

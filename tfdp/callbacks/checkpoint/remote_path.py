@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import tensorflow as tf
@@ -21,7 +21,8 @@ class RemotePath:
       OSError: By each method: the file system cannot do it.
 
     >>> folder = RemotePath("ram://a-training/")
-    >>> (folder / "one").write_parts([b"1", b"2"])
+    >>> with (folder / "one").writing() as file:
+    ...     _ = file.write(b"1"), file.write(b"2")
     >>> (folder / "one").read_bytes(), [path.name for path in folder.iterdir()]
     (b'12', ['one'])
     >>> (folder / "one").rename("ram://a-training/two")
@@ -77,11 +78,6 @@ class RemotePath:
     def read_bytes(self) -> bytes:
         with _os_errors(), tf.io.gfile.GFile(self._url, "rb") as file:
             return bytes(file.read())
-
-    def write_parts(self, parts: Iterable[bytes]) -> None:
-        with self.writing() as file:
-            for part in parts:
-                file.write(part)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[RemoteWriter]:

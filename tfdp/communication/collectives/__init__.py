@@ -2,12 +2,7 @@
 
 from tfdp.communication.collectives import payloads, text_rows
 from tfdp.communication.collectives.agreement import CollectiveAgreement
-from tfdp.communication.collectives.cluster_processes import (
-    STOP_TRAINING,
-    ClusterProcesses,
-    join,
-    joined,
-)
+from tfdp.communication.collectives.cluster_processes import STOP_TRAINING, ClusterProcesses
 from tfdp.communication.collectives.engine_choice import EngineChoice, check_name, choose
 from tfdp.communication.collectives.payloads import (
     Compress,
@@ -34,8 +29,6 @@ __all__ = [
     "check_name",
     "choose",
     "global_seed",
-    "join",
-    "joined",
     "map_values",
     "payloads",
     "text_rows",

@@ -36,10 +36,6 @@ class CollectiveAgreement:
         # By trial: all its members are refused together, and post under other keys thereafter.
         self._refusals: collections.Counter[str] = collections.Counter()
 
-    def key_of_group(self, group: tuple[int, ...], keys: int = 1) -> int:
-        """Returns the first of so many numbers for a group of ranks, alike in all processes."""
-        return self._board.number(f"{self._prefix} {keys} of group {group}", keys)
-
     def new_sequences(self) -> Sequences:
         """Makes the records of one more traced function, with keys alike in all processes."""
 

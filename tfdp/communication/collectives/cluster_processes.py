@@ -1,4 +1,4 @@
-"""The processes of a cluster as the strategy sees them; joined once, for the life of the process.
+"""The processes of a cluster as the strategy sees them.
 
 The board carries what is small or happens outside of graphs. TensorFlow's collective runtime
 carries what graphs send.
@@ -37,7 +37,6 @@ from tfdp.communication.collectives.meetings import Meetings
 from tfdp.communication.collectives.payloads import Value
 from tfdp.communication.engines import (
     Engine,
-    KeyOfGroup,
     ProgressCounters,
     TensorFlowEngine,
     mpi_transport,
@@ -205,22 +204,21 @@ class ClusterProcesses(Meetings):
         """Makes the agreement that brings a strategy's traces to the same collectives."""
         return CollectiveAgreement(self.board, self.local_size, strategy)
 
-    def engine(
-        self,
-        choice: EngineChoice,
-        devices: Sequence[str],
-        key_of_group: KeyOfGroup,
-    ) -> Engine:
+    def engine(self, choice: EngineChoice, devices: Sequence[str], strategy: str) -> Engine:
         """Makes the chosen engine for a strategy; all processes must make the same.
 
         Args:
           choice: The engine, as `engine_choice.choose` returned it.
           devices: The devices of this process' ranks.
-          key_of_group: Returns numbers of a group of ranks, alike in all processes.
+          strategy: The name of the strategy, alike in all processes.
         """
         first = self.rank * self.local_size
         hosts = [host for host in self.hosts for _ in range(self.local_size)]
         if choice.launcher is None:
+
+            def key_of_group(group: tuple[int, ...], keys: int = 1) -> int:
+                return self.board.number(f"{strategy} {keys} of group {group}", keys)
+
             made = TensorFlowEngine(devices, first, len(hosts), key_of_group, self.counters)
             self._uses_nccl = self._uses_nccl or made.is_nccl
             return made
@@ -353,39 +351,6 @@ class ClusterProcesses(Meetings):
         if isinstance(value, tf.errors.OpError) and failure is not None:
             value.add_note(str(failure))
         original(kind, value, trace)
-
-
-_lock = threading.Lock()
-_joined: list[ClusterProcesses] = []
-
-
-def join(
-    cluster: Cluster, local_size: int, timeout_seconds: float, startup_seconds: float
-) -> ClusterProcesses:
-    """Returns the processes of `cluster`; the first call waits for all of them.
-
-    Raises:
-      ClusterError: The cluster does not come up or differs from the one that was joined, or its
-        ranks run different versions or have different numbers of devices.
-    """
-    with _lock:
-        if not _joined:
-            _joined.append(ClusterProcesses(cluster, local_size, timeout_seconds, startup_seconds))
-        processes = _joined[0]
-        if (processes.cluster, processes.local_size) != (cluster, local_size):
-            raise ClusterError(
-                f"Rank {processes.rank}: all strategies of a process must have the same cluster "
-                f"and number of devices, but this one has {cluster} with {local_size} devices and "
-                f"the first one {processes.cluster} with {processes.local_size}."
-            )
-        processes.board.timeout_seconds = timeout_seconds
-        processes.watch_uncaught()
-        return processes
-
-
-def joined() -> bool:
-    """Returns whether this process has joined a cluster, and so has started TensorFlow."""
-    return bool(_joined)
 
 
 def _read(setting: Callable[[], Any]) -> Any:

@@ -6,7 +6,6 @@
 
 from tfdp.communication.engines.engine import Engine
 from tfdp.communication.engines.graph_counters import ProgressCounters
-from tfdp.communication.engines.launching import KeyOfGroup
 from tfdp.communication.engines.sequence import (
     CollectiveCall,
     Sequences,
@@ -24,7 +23,6 @@ from tfdp.communication.engines.tensorflow_engine import (
 __all__ = [
     "CollectiveCall",
     "Engine",
-    "KeyOfGroup",
     "ProgressCounters",
     "Sequences",
     "TensorFlowEngine",

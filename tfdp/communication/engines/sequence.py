@@ -7,33 +7,28 @@ import contextlib
 import dataclasses
 import itertools
 import threading
-import types
 from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
+from tfdp.base.unique_numbers import unique_number
 from tfdp.communication.engines import sequence
 from tfdp.errors import CollectiveMismatchError
 
 # TensorFlow's own strategies count group keys from 1 and instance keys from 100. A key belongs to
 # one list of members for the life of the process, so the keys here start far above.
 _FIRST_KEY = 1 << 24
-_unused = types.SimpleNamespace(key=_FIRST_KEY, site=0, lock=threading.Lock())
 _current = threading.local()
 
 
 def next_key(count: int = 1) -> int:
     """Returns the first of `count` consecutive keys that nothing in this process has used."""
-    with _unused.lock:
-        _unused.key += count
-        return int(_unused.key) - count
+    return _FIRST_KEY + unique_number("keys of collectives", count)
 
 
 def next_site() -> int:
     """Returns the number of one more call of varying shape in this process, from 0 on."""
-    with _unused.lock:
-        _unused.site += 1
-        return int(_unused.site) - 1
+    return unique_number("calls of varying shape")
 
 
 @dataclasses.dataclass(frozen=True)

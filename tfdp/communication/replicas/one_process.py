@@ -12,11 +12,9 @@ from tfdp.cluster.control_channel import Post
 from tfdp.communication.collectives import EngineChoice, Value, collective_failure
 from tfdp.communication.engines import (
     Engine,
-    KeyOfGroup,
     ProgressCounters,
     Sequences,
     TensorFlowEngine,
-    next_key,
 )
 from tfdp.communication.replicas.process_group import Turns
 
@@ -137,14 +135,9 @@ class OneProcess:
         """Returns an agreement without other parties."""
         return NothingToAgreeOn()
 
-    def engine(
-        self,
-        choice: EngineChoice,
-        devices: Sequence[str],
-        key_of_group: KeyOfGroup,
-    ) -> Engine:
+    def engine(self, choice: EngineChoice, devices: Sequence[str], strategy: str) -> Engine:
         """Makes TensorFlow's engine, the only one within a process."""
-        return TensorFlowEngine(devices, key_of_group=key_of_group)
+        return TensorFlowEngine(devices)
 
     def count_step(self) -> None:
         """Does nothing, for no other process asks how far this one is."""
@@ -152,10 +145,6 @@ class OneProcess:
 
 class NothingToAgreeOn:
     """The `Agreement` of a process that is alone."""
-
-    def key_of_group(self, group: tuple[int, ...], keys: int = 1) -> int:
-        """Returns the first of so many keys that nothing else in this process has."""
-        return next_key(keys)
 
     def new_sequences(self) -> Sequences:
         """Returns records that compare and number the collectives of this process' replicas."""

@@ -9,14 +9,11 @@ import tensorflow as tf
 from tfdp.base import rank_comparison
 from tfdp.cluster.control_channel import Post
 from tfdp.communication.collectives import EngineChoice, Value
-from tfdp.communication.engines import Engine, KeyOfGroup, ProgressCounters, Sequences
+from tfdp.communication.engines import Engine, ProgressCounters, Sequences
 
 
 class Agreement(Protocol):
     """The means by which all processes trace the same collectives, with the same keys."""
-
-    def key_of_group(self, group: tuple[int, ...], keys: int = 1) -> int:
-        """Returns the first of so many keys of a group of ranks, the same in all processes."""
 
     def new_sequences(self) -> Sequences:
         """Returns the records for the collectives of one more traced function."""
@@ -218,18 +215,13 @@ class ProcessGroup(Protocol):
     def agreement(self, strategy: str) -> Agreement:
         """Returns the agreement on the collectives that the traces of a named strategy issue."""
 
-    def engine(
-        self,
-        choice: EngineChoice,
-        devices: Sequence[str],
-        key_of_group: KeyOfGroup,
-    ) -> Engine:
+    def engine(self, choice: EngineChoice, devices: Sequence[str], strategy: str) -> Engine:
         """Makes the chosen engine, which moves tensors between all replicas in graphs.
 
         Args:
           choice: The engine, the same in all processes.
           devices: The devices of this process' replicas.
-          key_of_group: Returns keys of a group of replicas; see `Agreement`.
+          strategy: The name of the strategy, the same in all processes.
         """
 
     def count_step(self) -> None:

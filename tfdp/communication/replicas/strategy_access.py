@@ -87,6 +87,13 @@ class HasReplicas(HasReductionOrder):
         """
 
     @abc.abstractmethod
+    def graph_calls(self) -> Callable[[], contextlib.AbstractContextManager[None]]:
+        """Returns what makes a context for calls of graphs that hold replicas' programs.
+
+        The graphs are optimized as the programs are.
+        """
+
+    @abc.abstractmethod
     def in_scope(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context in the strategy's scope, outside of what is being traced."""
 

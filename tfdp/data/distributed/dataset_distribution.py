@@ -31,19 +31,41 @@ _OF_REPLICAS = (
 
 
 class DatasetDistribution(MirroredExtended):
-    """The part of `DataParallelExtended` that makes the replicas' input.
+    """The part of `DataParallelExtended` that knows where replicas are, and makes their input.
 
     Attributes:
-      processes: All processes.
+      processes: The processes that the replicas are in.
     """
 
     processes: ProcessGroup
     _input_workers_devices: Any
 
     @property
+    def num_replicas(self) -> int:
+        """The number of replicas; reading it is not noted, unlike the strategy's property."""
+        return self.processes.world_size * self.processes.local_size
+
+    @property
+    def _num_replicas_in_sync(self) -> int:
+        return self.num_replicas
+
+    @property
+    def first_rank(self) -> int:
+        """The number of this process' first replica."""
+        return self.processes.rank * self.processes.local_size
+
+    @property
     def in_cluster(self) -> bool:
         """Whether other processes read shares too; iterators then compare how far they are."""
         return self.processes.world_size > 1
+
+    @property
+    def experimental_between_graph(self) -> bool:
+        """Whether several processes build a graph each."""
+        return self.in_cluster
+
+    def _in_multi_worker_mode(self) -> bool:
+        return self.in_cluster
 
     @property
     def _ranks(self) -> range:

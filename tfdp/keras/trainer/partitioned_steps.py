@@ -14,14 +14,13 @@ import tensorflow as tf
 
 from tfdp.base.recording import Recorder
 from tfdp.communication.engines import are_gpus
-from tfdp.communication.replicas import BatchShard, sharder_of
+from tfdp.communication.replicas import BatchShard, Value, sharder_of
 from tfdp.compression.exchange import exchange_of
 from tfdp.keras import scope_errors, step_recording
 from tfdp.keras.divergent_variables import check_round_ended
-from tfdp.keras.optimizer import update_protocol
+from tfdp.keras.optimizer import per_replica_updates, update_protocol
 from tfdp.keras.trainer import step_agreement
 from tfdp.keras.trainer.epoch_iterators import takes_turns
-from tfdp.keras.trainer.own_logs import with_own_logs
 
 # Where Keras keeps the functions of its methods.
 _FUNCTIONS = {
@@ -149,7 +148,7 @@ class _Running:
         self._programs: dict[Any, Any] = {}
         # Keras' function has a loop where it runs several.
         self._steps = model.steps_per_execution
-        self._any_program = self._strategy.partitioned(lambda: None)
+        self._graph_call = sharder_of(self._strategy).graph_calls()
 
     @property
     def _strategy(self) -> Any:
@@ -167,7 +166,7 @@ class _Running:
                 f"`steps_per_execution` must stay as it was in `compile`, {self._steps}, but is "
                 f"{self._model.steps_per_execution} now. Call `compile` with another one."
             )
-        with self._strategy.extended.processes.explained(), self._any_program.calling():
+        with self._strategy.extended.processes.explained(), self._graph_call():
             try:
                 yield
             except tf.errors.OutOfRangeError:
@@ -203,7 +202,7 @@ class _Running:
         if step_function not in self._programs:
             compiles = self._model.jit_compile is True
             waits = exchange_of(self._strategy).replicas_wait or not self._trains
-            own = step_function if waits else with_own_logs(self._model, step_function)
+            own = step_function if waits else _with_own_logs(self._model, step_function)
             step = step_recording.traced(self._recorder, self._of_model(own))
             # Keras leaves steps as they are written, and all that they call.
             step = tf.autograph.experimental.do_not_convert(step)
@@ -228,6 +227,33 @@ class _Running:
                 return step_function(data)
 
         return step
+
+
+def _with_own_logs(model: Any, step_function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a step whose logs, if they are the model's metrics, are those of the rank's rows.
+
+    So it does not wait for what other ranks would add to them. Keras reads the metrics again at the
+    end of an epoch, then of all ranks.
+    """
+
+    @functools.wraps(step_function)
+    def step(data: Any) -> Any:
+        logs = step_function(data)
+        variables = [each for metric in model.metrics for each in metric.variables]
+        values = [tf.convert_to_tensor(each.value) for each in variables]
+        own = per_replica_updates.call(
+            values, lambda _, held, are_own: held, _as_they_are, beside=True
+        )
+        with keras.StatelessScope(state_mapping=list(zip(variables, own, strict=True))):
+            found = model.get_metrics_result()
+        is_of_metrics = isinstance(logs, dict) and logs.keys() == found.keys()
+        return found if is_of_metrics else logs
+
+    return step
+
+
+def _as_they_are(values: list[Value]) -> list[Value]:
+    return values
 
 
 def _shards(strategy: Any, iterator: Any) -> Iterable[Any]:

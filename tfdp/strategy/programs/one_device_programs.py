@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfdp import keras as tfdp_keras
 from tfdp.base import tracebacks
 from tfdp.communication.replicas import one_device
+from tfdp.errors import ScopeError
 from tfdp.partition import Explanation
 from tfdp.strategy.programs.partitioned_function import Partitioned
 from tfdp.strategy.programs.program_trace import ProgramOptions
@@ -42,6 +43,22 @@ class OneDeviceView(tf.distribute.Strategy):
         1
         """
         return self.extended.processes.cluster_size
+
+    def scope(self) -> Any:
+        """Opens the scope in which variables are for all devices.
+
+        See `tf.distribute.Strategy.scope`.
+
+        Raises:
+          ScopeError: The scope of another strategy is open.
+        """
+        current = tf.distribute.get_strategy()
+        if tf.distribute.has_strategy() and current is not self:
+            raise ScopeError(
+                "Only one strategy's scope can be open at a time, but that of another "
+                f"{type(current).__name__} is. Leave it first, or build the model in one of them."
+            )
+        return super().scope()
 
 
 class OneDevicePrograms(OneDeviceView):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import random
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -21,7 +20,7 @@ from tfdp.strategy.programs import argument_free_effects
 from tfdp.strategy.programs.arguments import Arguments, plain
 from tfdp.strategy.programs.function_outputs import unrecorded
 from tfdp.strategy.programs.one_device_function import AbstractOneDeviceFunction
-from tfdp.strategy.programs.program_call import ProgramCall, call_options, calling_with
+from tfdp.strategy.programs.program_call import ProgramCall
 from tfdp.strategy.programs.program_context import ProgramContext
 from tfdp.strategy.programs.program_trace import ProgramOptions, ProgramTrace
 from tfdp.strategy.programs.trace_calls import TraceCalls
@@ -150,14 +149,6 @@ class Partitioned(AbstractOneDeviceFunction):
         """
         assert not self._traces
         self._options = self._options._replace(recorder=recorder, may_loop=may_loop, compares=False)
-
-    def calling(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a context for calls of graphs that hold the function: optimized as it is."""
-        return calling_with(self._graph_options)
-
-    @functools.cached_property
-    def _graph_options(self) -> Any:
-        return call_options(self._context.devices)
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """Returns what a call with these arguments exchanges between replicas, and why.

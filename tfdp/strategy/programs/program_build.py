@@ -1,11 +1,11 @@
 """The program of a replica, made of a trace for one way in which its arguments are sharded."""
 
+import logging
 from collections.abc import Sequence
 
 import tensorflow as tf
 
 from tfdp.base import words
-from tfdp.base.warn_once import warn_once
 from tfdp.partition import Batch, Explanation, ReplicaProgram, Sharded, compiled, explain, partition
 from tfdp.partition.program_record import PRODUCTS, Gathered
 from tfdp.partition.sizes import divided
@@ -65,7 +65,7 @@ class ProgramBuild:
         said = f"the sharding of arguments ({', '.join(places)})"
         self.number = context.agree_on(sequences, self.program, said)
         if context.first_rank == 0:
-            tell(self.program)
+            tell(self.program, context.warned_about)
         self.explained = self.program
         if options.recorder is not None:
             self.program = recorded(self.program, options.recorder, source, context)
@@ -83,10 +83,14 @@ class ProgramBuild:
         return explain(self.explained, lengths)
 
 
-def tell(program: ReplicaProgram) -> None:
+def tell(program: ReplicaProgram, warned_about: set[str]) -> None:
     """Says once of each cause what it costs that an operation is computed whole.
 
     Nothing is said of what leaves all products divided and has nothing sent for it.
+
+    Args:
+      program: The program.
+      warned_about: The subjects that were warned about; those of which it warns are added.
     """
     report = program.report
     if report.num_replicas == 1:
@@ -98,19 +102,20 @@ def tell(program: ReplicaProgram) -> None:
     for key, causes in groups.items():
         left = sum(any(each.cause is cause for cause in causes) for each in products)
         sent = [cause for cause in causes if cause.gathered]
-        if not (left or sent):
+        subject = " ".join(key)
+        if not (left or sent) or subject in warned_about:
             continue
+        warned_about.add(subject)
         after = (
             f"With it each computes all of {left} of the step's {len(products)} products, "
             f"{words.percent(left / len(products))}, which are divided otherwise. "
             if left
             else "The step's products stay divided. "
         )
-        warn_once(
+        logging.getLogger("tfdp").warning(
             "%s in %s is computed by each replica for the whole batch%s. %s%s",
             *(causes[0].operation, causes[0].place, _sent(sent, program.batches), after),
             _remedy(causes[0]),
-            key=key,
         )
 
 

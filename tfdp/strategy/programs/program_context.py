@@ -57,6 +57,12 @@ class ProgramContext:
         return self._replicas.num_replicas
 
     @property
+    def warned_about(self) -> set[str]:
+        """The subjects that were warned about under the strategy."""
+        found: set[str] = self._strategy.adapter_state.warned_about
+        return found
+
+    @property
     def processes(self) -> ProcessGroup:
         """The processes that the replicas are in."""
         return self._replicas.processes
