@@ -19,6 +19,7 @@ from benchmarks.faults import add_faults
 from benchmarks.fit import add_fit
 from benchmarks.gathers import add_gathers
 from benchmarks.keras_on_jax import add_keras_on_jax
+from benchmarks.layouts import add_layouts
 from benchmarks.memory import add_memory
 from benchmarks.normalization import add_normalization
 from benchmarks.optimizers import add_optimizers
@@ -73,6 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
         add_fit,
         add_gathers,
         add_keras_on_jax,
+        add_layouts,
         add_normalization,
         add_optimizers,
         add_partitioners,

@@ -38,6 +38,7 @@ COMMANDS: Mapping[str, str] = {
     "versions": "python -m benchmarks versions --environments {folder}/environments",
     "costs": "python -m benchmarks costs",
     "keras-on-jax": "python -m benchmarks keras-on-jax",
+    "layouts": "python -m benchmarks layouts",
     "compile-ahead": "python -m benchmarks compile-ahead",
     "compile-ahead-sharded": "python -m benchmarks compile-ahead --models mlp "
     "--topologies v5e:2x4 --shard optimizer",

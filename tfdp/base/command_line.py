@@ -34,6 +34,7 @@ _INSTALL = {
     "jinja2": "pip install 'tfdp[report]'",
     "matplotlib": "pip install 'tfdp[demo]'",
     "jax": "pip install 'tfdp[tpu]'",
+    "keras_hub": "pip install keras-hub",
     "libtpu": "pip install 'tfdp[tpu]'",
     "google_crc32c": "pip install 'tfdp[records]'",
 }
