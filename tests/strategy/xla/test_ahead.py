@@ -268,6 +268,7 @@ def test_a_convolution_that_a_program_for_tpus_returns_is_made_whole(for_tpus):
 def test_a_step_that_does_not_fit_into_a_chip_says_what_to_do(for_tpus):
     assert "15.75G" in for_tpus["too large"]
     assert 'shard="optimizer"' in for_tpus["too large"]
+    assert 'layout_map="auto" with mesh={"batch": 2, "model": 2}' in for_tpus["too large"]
 
 
 def compiled_for_gpus():

@@ -1,9 +1,11 @@
 """How what a program is given lies on the devices, by what it computes there."""
 
+import jax
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdp.strategy.xla import executables
 from tfdp.strategy.xla.compiled import Compiled
 
 
@@ -30,3 +32,14 @@ def test_several_steps_have_a_number_each(on_devices):
     step = Compiled(strategy, lambda x, scale: total.assign_add(tf.reduce_sum(x) * scale))
     step.run([((tf.ones([4]), np.float32(scale)), {}) for scale in (1, 2, 5)])
     assert float(total) == 32.0
+
+
+def test_a_step_that_does_not_fit_says_how_a_device_has_less_of_the_model(on_devices, monkeypatch):
+    def full(_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 20G of 16G")
+
+    monkeypatch.setattr(executables, "compiled_for_memory", full)
+    step = on_devices(4, shard="parameters").partitioned(lambda: tf.ones([2]))
+    way = r'layout_map="auto" with mesh=\{"batch": 2, "model": 2\}, or more devices'
+    with pytest.raises(MemoryError, match=way):
+        step()

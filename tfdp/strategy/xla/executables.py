@@ -207,10 +207,10 @@ class Executable:
             said = str(error).split("\n", maxsplit=1)[0]
             if not said.startswith("RESOURCE_EXHAUSTED"):
                 raise
+            ways = ["smaller batches", "`mixed_bfloat16`", *self._layouts.smaller_shards]
             raise MemoryError(
                 f"A program must fit into the memory of each device of {self._layouts}, but does "
-                f"not ({said}). Use smaller batches, more devices, `mixed_bfloat16`, or "
-                'shard="optimizer".'
+                f"not ({said}). Use {', '.join(ways)}, or more devices."
             ) from error
 
     def _given(self, like: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:

@@ -127,6 +127,24 @@ class Layouts:
         """The number of the shards of a batch."""
         return self.mesh[BATCH]
 
+    @property
+    def smaller_shards(self) -> list[str]:
+        """The options by which a device would have less of a model, as code.
+
+        >>> import jax
+        >>> Layouts(jax.devices()[:4]).smaller_shards
+        ['shard="optimizer"', 'layout_map="auto" with mesh={"batch": 2, "model": 2}']
+        >>> Layouts(jax.devices()[:4], "parameters", {"batch": 1, "model": 4}).smaller_shards
+        []
+        """
+        others = {None: "optimizer", "optimizer": "parameters"}
+        found = [f'shard="{others[self.shard]}"'] if self.shard in others else []
+        batch, odd = divmod(self.num_batch_shards, 2)
+        if not odd and not batch % self.num_processes:
+            mesh = f'{{"batch": {batch}, "model": {self.num_devices // batch}}}'
+            found.append(f'layout_map="auto" with mesh={mesh}')
+        return found
+
     def settle(self, program: Any, variables: Iterable[DeviceVariable]) -> None:
         """Settles the layouts of variables, before a program that has them is lowered.
 
