@@ -7,6 +7,7 @@ from benchmarks.convergence.runs import Run
 from benchmarks.convergence.sweep import Cell
 from benchmarks.convergence.sweep_options import SweepOptions
 from benchmarks.convergence.tasks import OPTIMIZERS
+from benchmarks.sending import named
 from tfdp.base.command_line import option
 
 # Takes the place of the momentum of SGD.
@@ -30,18 +31,23 @@ STRATEGIES = (
         f"compression={_CORRECTED}(TopK(0.001{warmup}, exclude=(), smallest=1))"
         for warmup in ("", ", warmup_steps=100")
     ),
+    # These send as much, or do not wait for all: for their accuracy.
+    "synchronization=Delayed()",
+    "synchronization=Asynchronous(16)",
+    "synchronization=BackupWorkers(1)",
 )
+_SEND_LESS = len(STRATEGIES) - 3
 
 # All but two tensors of the transformer have fewer than the 4096 numbers below which a compression
 # leaves a gradient whole. From 1024 on 97 % of its weights are compressed.
 _SMALLEST = {"transformer-one-hot": 1024}
 
 # The optimizer of each task, and where its sweep begins: at the task's rate, or where few epochs
-# have shown the best; and for DiLoCo, whose outer momentum lets the weights move up to
-# 0.7 / (1 - 0.9) times as far, below.
+# have shown the best; and below for DiLoCo, whose outer momentum lets the weights move up to
+# 0.7 / (1 - 0.9) times as far, and for Delayed, whose gradients are stale.
 _OPTIMIZERS = {"transformer": "adam", "transformer-one-hot": "adam"}
 _STARTS = {("cnn", "nesterov"): 0.4, ("transformer-one-hot", "adam"): 0.008}
-_OUTER_FACTOR = 0.25
+_FACTORS = {"DiLoCo": 0.25, "Delayed": 0.5}
 
 
 def strategies_of(task: str) -> tuple[str, ...]:
@@ -73,8 +79,9 @@ class BytesOptions(SweepOptions):
         None, "examples of one update (the task's base batch)", at_least=1, example="128"
     )
     only: tuple[int, ...] = option(
-        tuple(range(len(STRATEGIES))),
-        f"rows of the table, from 0 to {len(STRATEGIES) - 1} (all); 0, whole gradients, always",
+        tuple(range(_SEND_LESS)),
+        f"rows of the table, from 0 to {len(STRATEGIES) - 1} (those that send less, to "
+        f"{_SEND_LESS - 1}); 0, whole gradients, always",
         at_least=0,
         example="0,3,5",
         metavar="ROWS",
@@ -143,7 +150,7 @@ class BytesOptions(SweepOptions):
         rate = _STARTS.get(
             (self.task, self.optimizer), self.described_task.learning_rates[self.optimizer]
         )
-        return rate * (_OUTER_FACTOR if "DiLoCo" in strategy else 1.0)
+        return rate * _FACTORS.get(named(strategy).partition("(")[0], 1.0)
 
     @property
     def reported(self) -> str:

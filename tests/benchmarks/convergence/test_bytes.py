@@ -77,7 +77,8 @@ def test_a_compression_with_a_momentum_goes_with_sgd_alone():
     corrected = [words for words in STRATEGIES if "MomentumCorrection" in words]
     assert len(corrected) == 2
     assert {(words,) for words in corrected} <= {*BytesOptions("cnn").cells}
-    adam = {words for (words,) in BytesOptions("transformer").cells}
+    every = tuple(range(len(STRATEGIES)))
+    adam = {words for (words,) in BytesOptions("transformer", only=every).cells}
     assert adam == {*STRATEGIES} - {*corrected}
     assert make_optimizer("nesterov", 0.1, 10, 1, momentum=0.0).momentum == 0
 
@@ -106,9 +107,22 @@ def test_table_and_picture_are_written(options):
     assert "Picture:" in console.file.getvalue()
 
 
-def test_older_lines_of_results_have_no_strategy():
+def test_rows_that_send_no_less_are_trained_where_they_are_asked_for():
+    late = ("synchronization=Asynchronous(16)", "synchronization=BackupWorkers(1)")
+    rows = tuple(map(STRATEGIES.index, late))
+    assert {(words,) for words in late}.isdisjoint(BytesOptions("cnn").cells)
+    runs = needed(BytesOptions("cnn", only=rows), {})
+    assert {run.strategy: run.engine for run in runs} == {
+        "": None,
+        late[0]: "tensorflow",
+        late[1]: "mpi",
+    }
+
+
+def test_older_lines_of_results_lack_what_came_later():
     options = BytesOptions("cnn", only=(0,))
     run, outcome = next(iter(finish(options, lambda run: 0.5).items()))
     content = to_json(run, outcome)
-    del content["strategy"], content["bytes_sent"]
+    for name in ("strategy", "bytes_sent", "dropped_examples", "staleness"):
+        del content[name]
     assert from_json(content) == (run, outcome)
