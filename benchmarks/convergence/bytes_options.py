@@ -7,6 +7,7 @@ from benchmarks.convergence.runs import Run
 from benchmarks.convergence.sweep import Cell
 from benchmarks.convergence.sweep_options import SweepOptions
 from benchmarks.convergence.tasks import OPTIMIZERS
+from benchmarks.sending import named
 from tfdp.base.command_line import option
 
 # Takes the place of the momentum of SGD.
@@ -30,6 +31,10 @@ STRATEGIES = (
         f"compression={_CORRECTED}(TopK(0.001{warmup}, exclude=(), smallest=1))"
         for warmup in ("", ", warmup_steps=100")
     ),
+    # These do not send less. What they save is time, and they are here for their accuracy.
+    "synchronization=Delayed()",
+    "synchronization=Asynchronous(16)",
+    "synchronization=BackupWorkers(1)",
 )
 
 # All but two tensors of the transformer have fewer than the 4096 numbers below which a compression
@@ -37,11 +42,11 @@ STRATEGIES = (
 _SMALLEST = {"transformer-one-hot": 1024}
 
 # The optimizer of each task, and where its sweep begins: at the task's rate, or where few epochs
-# have shown the best; and for DiLoCo, whose outer momentum lets the weights move up to
-# 0.7 / (1 - 0.9) times as far, below.
+# have shown the best; and below for DiLoCo, whose outer momentum lets the weights move up to
+# 0.7 / (1 - 0.9) times as far, and for Delayed, whose gradients are stale.
 _OPTIMIZERS = {"transformer": "adam", "transformer-one-hot": "adam"}
 _STARTS = {("cnn", "nesterov"): 0.4, ("transformer-one-hot", "adam"): 0.008}
-_OUTER_FACTOR = 0.25
+_FACTORS = {"DiLoCo": 0.25, "Delayed": 0.5}
 
 
 def strategies_of(task: str) -> tuple[str, ...]:
@@ -143,7 +148,7 @@ class BytesOptions(SweepOptions):
         rate = _STARTS.get(
             (self.task, self.optimizer), self.described_task.learning_rates[self.optimizer]
         )
-        return rate * (_OUTER_FACTOR if "DiLoCo" in strategy else 1.0)
+        return rate * _FACTORS.get(named(strategy).partition("(")[0], 1.0)
 
     @property
     def reported(self) -> str:

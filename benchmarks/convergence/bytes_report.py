@@ -19,6 +19,7 @@ _COLORS = {
     "compressed": "tab:green",
     "LocalSGD": "tab:purple",
     "DiLoCo": "tab:red",
+    "Delayed": "tab:brown",
 }
 _LINES = ("LocalSGD", "DiLoCo")  # whose points differ by H alone
 

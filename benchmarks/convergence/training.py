@@ -1,4 +1,4 @@
-"""One run: a network trained under `tfdp.DataParallelStrategy` on logical CPU devices."""
+"""One run: a network trained under `tfdp.DataParallelStrategy`, on CPU devices or in processes."""
 
 import math
 import time
@@ -24,17 +24,21 @@ def train(run: Run, splits: Splits) -> Outcome:
     A step takes `run.step_batch` examples, an equal share on each replica, and the weights change
     after `run.gradient_accumulation_steps` steps. Each epoch has another order, and leaves out the
     examples that fill no step. A run whose loss is infinite or not a number ends with that epoch.
+
+    Ranks that train apart take the parts of all batches in turn, each of them once, and are
+    evaluated with the weights on which all of them end.
     """
     inputs, labels = splits.training
     keras.utils.set_random_seed(run.seed)
     arguments = arguments_of(run.strategy)
     strategy = tfdp.DataParallelStrategy(
-        devices=[f"CPU:{rank}" for rank in range(run.replicas)],
+        devices=[f"CPU:{rank}" for rank in range(1 if run.engine else run.replicas)],
         batch_normalization="per_replica",  # that of as many examples whatever the batch
         **arguments,
     )
     corrected = isinstance(arguments.get("compression"), tfdp.compression.MomentumCorrection)
     sent = Recorder(strategy.extended.worker_devices)
+    apart = isinstance(arguments.get("synchronization"), tfdp.synchronization.Asynchronous)
     with strategy.scope():
         model = build_model(run.task, inputs.shape[1:], splits.classes)
         model.compile(
@@ -53,9 +57,9 @@ def train(run: Run, splits: Splits) -> Outcome:
     began = time.perf_counter()
     model.fit(
         _batches(run, inputs, labels),
-        epochs=run.epochs,
-        steps_per_epoch=len(inputs) // run.step_batch,
-        validation_data=splits.validation,
+        epochs=1 if apart else run.epochs,
+        steps_per_epoch=None if apart else len(inputs) // run.step_batch,
+        validation_data=None if apart else splits.validation,
         validation_batch_size=_EVALUATION_BATCH,
         callbacks=[curve],
         shuffle=False,  # `_batches` has shuffled
@@ -64,9 +68,9 @@ def train(run: Run, splits: Splits) -> Outcome:
     seconds = time.perf_counter() - began
     test_loss = test_accuracy = math.nan
     if not curve.diverged:
-        test_loss, test_accuracy = model.evaluate(
-            *splits.test, batch_size=_EVALUATION_BATCH, verbose=0
-        )
+        if apart:
+            curve.add_validation(*_evaluated(model, splits.validation))
+        test_loss, test_accuracy = _evaluated(model, splits.test)
     diverged = curve.diverged or not math.isfinite(test_loss)
     return Outcome(
         val_accuracy=0.0 if diverged else curve.val_accuracies[-1],
@@ -83,7 +87,9 @@ def train(run: Run, splits: Splits) -> Outcome:
             "keras": keras.__version__,
             "numpy": np.__version__,
         },
-        bytes_sent=_bytes_sent(sent, model, run),
+        bytes_sent=None if run.engine else _bytes_sent(sent, model, run),
+        dropped_examples=strategy.extended.replicas.dropped_examples(),
+        staleness=_staleness(strategy) if apart else None,
     )
 
 
@@ -109,6 +115,16 @@ def _batches(run: Run, inputs: np.ndarray, labels: np.ndarray) -> tf.data.Datase
     )
 
 
+def _evaluated(model: keras.Model, split: tuple[np.ndarray, np.ndarray]) -> list[float]:
+    return model.evaluate(*split, batch_size=_EVALUATION_BATCH, verbose=0)
+
+
+def _staleness(strategy: tfdp.DataParallelStrategy) -> dict[str, int]:
+    """Returns how late changes came to this rank's home, as to any other: all take each change."""
+    late = strategy.extended.processes.staleness()
+    return {str(number): count for number, count in sorted(late.items())}
+
+
 def _bytes_sent(recorder: Recorder, model: keras.Model, run: Run) -> int:
     """Returns the bytes that replica 0 sent, with the sums of weights at the ends of epochs."""
     counted = int(recorder.read().of("bytes_sent")[0])
@@ -129,8 +145,17 @@ class _Curve(keras.callbacks.Callback):
         self.diverged = False
 
     def on_epoch_end(self, epoch, logs=None):
-        if not math.isfinite(logs["loss"]) or not math.isfinite(logs["val_loss"]):
+        if not math.isfinite(logs["loss"]):
             self.diverged = self.model.stop_training = True
             return
-        self.losses.append(float(f"{logs['loss']:.4g}"))
-        self.val_accuracies.append(round(float(logs["val_accuracy"]), 5))
+        if "val_loss" in logs:
+            self.add_validation(logs["val_loss"], logs["val_accuracy"])
+        if not self.diverged:
+            self.losses.append(float(f"{logs['loss']:.4g}"))
+
+    def add_validation(self, loss: float, accuracy: float) -> None:
+        """Keeps an accuracy, or ends the training where the loss has diverged."""
+        if math.isfinite(loss):
+            self.val_accuracies.append(round(float(accuracy), 5))
+        else:
+            self.diverged = self.model.stop_training = True

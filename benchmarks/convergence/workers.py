@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -51,7 +52,7 @@ class Workers:
 
     def __exit__(self, *_: object) -> None:
         for started in self._started:
-            started.process.kill()
+            self._kill(started)
             self._close(started)
 
     @property
@@ -97,7 +98,7 @@ class Workers:
             for started in self._started:
                 late = time.monotonic() > started.deadline
                 if late:
-                    started.process.kill()
+                    self._kill(started)
                     started.process.wait()
                 if started.process.poll() is not None:
                     self._started.remove(started)
@@ -122,6 +123,12 @@ class Workers:
             return outcome
         except (IndexError, ValueError) as error:
             return failure(_MODULE, words, f"printed {lines[-1:]} ({error})", stderr)
+
+    @staticmethod
+    def _kill(started: _Started) -> None:
+        """Kills a worker, and the launcher of its ranks, which is in its session."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(started.process.pid, signal.SIGKILL)
 
     @staticmethod
     def _close(started: _Started) -> None:

@@ -106,9 +106,17 @@ def test_table_and_picture_are_written(options):
     assert "Picture:" in console.file.getvalue()
 
 
-def test_older_lines_of_results_have_no_strategy():
+def test_replicas_are_processes_where_it_is_processes_that_are_late():
+    engines = {run.strategy: run.engine for run in needed(BytesOptions("cnn"), {})}
+    assert engines.pop("synchronization=Asynchronous(16)") == "tensorflow"
+    assert engines.pop("synchronization=BackupWorkers(1)") == "mpi"
+    assert set(engines.values()) == {None}
+
+
+def test_older_lines_of_results_lack_what_came_later():
     options = BytesOptions("cnn", only=(0,))
     run, outcome = next(iter(finish(options, lambda run: 0.5).items()))
     content = to_json(run, outcome)
-    del content["strategy"], content["bytes_sent"]
+    for name in ("strategy", "bytes_sent", "dropped_examples", "staleness"):
+        del content[name]
     assert from_json(content) == (run, outcome)

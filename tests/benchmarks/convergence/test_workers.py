@@ -1,6 +1,8 @@
 """Processes that train: how they end, and what is said of those that fail."""
 
 import json
+import pathlib
+import time
 
 import pytest
 from sweep_records import outcome
@@ -66,13 +68,28 @@ def test_one_that_hangs_is_killed_at_its_deadline(result_of):
     assert result_of("time.sleep(600)", timeout_seconds=0.5).reason == "was killed after 0.5 s"
 
 
-def test_what_still_runs_at_the_end_is_killed(tmp_path, monkeypatch):
+def test_what_still_runs_at_the_end_is_killed_with_what_it_has_started(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(workers, "_MODULE", "some_worker")
-    (tmp_path / "some_worker.py").write_text("import time; time.sleep(600)")
+    pids = tmp_path / "pids"
+    child = f"child = subprocess.Popen(['sleep', '600'])\nopen({str(pids)!r}, 'a').write"
+    child += "(f'{child.pid}\\n')"
+    (tmp_path / "some_worker.py").write_text(f"import subprocess\n{child}\nchild.wait()")
     with pytest.raises(KeyboardInterrupt), Workers(2, 60.0, data=None) as started:
         started.start(RUN)
         started.start(RUN)
         processes = [each.process for each in started._started]
+        while not pids.exists() or pids.read_text().count("\n") < 2:
+            time.sleep(0.05)
         raise KeyboardInterrupt
     assert [process.poll() for process in processes] == [-9, -9]
+    while any(map(_runs, pids.read_text().split())):
+        time.sleep(0.05)
+
+
+def _runs(pid):
+    try:
+        state = pathlib.Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"  # killed, whatever has taken its place as its parent
