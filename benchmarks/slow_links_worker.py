@@ -2,6 +2,8 @@
 
     tfdp run -n 2 -- python -m benchmarks.on_host NAME,NAME 0,1 \
         python -m benchmarks.slow_links_worker --strategy "compression=Int8()" --model mlp ...
+
+Without `benchmarks.on_host` the ranks are on this host, and no bytes are counted.
 """
 
 import argparse
@@ -38,7 +40,7 @@ def measure(strategy: str, model: str, batch: int, engine: str, topology: str) -
       The configuration; `parameters`; `seconds_per_step`, the mean over whole rounds of a
       synchronization, else over 8 steps; `processor_seconds_per_step`, the seconds of a core that
       this rank's process took meanwhile; `bytes_per_step`, for each rank those that its host sent
-      over its link.
+      over its link, 0 on no host of `benchmarks.hosts`.
     """
     arguments = arguments_of(strategy)
     every = getattr(arguments.get("synchronization"), "every", 1)
@@ -77,7 +79,8 @@ class _Clock(keras.callbacks.Callback):
         sign = {_WARM_UP - 1: -1, _WARM_UP + self._steps - 1: 1}.get(batch, 0)
         self.seconds += sign * time.perf_counter()
         self.processor_seconds += sign * time.process_time()
-        self.bytes_sent += sign * on_host.bytes_sent() if sign else 0
+        if sign and on_host.is_on_host():
+            self.bytes_sent += sign * on_host.bytes_sent()
 
 
 def main() -> None:

@@ -439,6 +439,15 @@ def test_updates_of_other_variables_are_refused():
         program(tf.constant(x), tf.constant(y), False)
 
 
+@harness.in_one_process
+def test_a_variable_that_an_optimizer_does_not_know_is_an_error_of_keras():
+    model = made(2, lambda: dense(optimizers.SGD(0.1)))
+    with model.distribute_strategy.scope():
+        model.optimizer.build(model.trainable_variables[:2])
+    with pytest.raises(ValueError, match="Unknown variable"):
+        model.train_on_batch(*harness.regression_data(8))
+
+
 @pytest.mark.slow
 @harness.in_one_process
 def test_steps_of_other_variables_are_refused_where_all_has_been_applied_in_between():
@@ -462,6 +471,56 @@ def test_steps_of_other_variables_are_refused_where_all_has_been_applied_in_betw
     strategy.synchronize(optimizer)
     with pytest.raises(ValueError, match=r"must be of the same variables.*for each set of var"):
         second(x)
+
+
+class Often(keras.Model):
+    """A model that updates twice in a step, and once more in a branch."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = keras.Sequential([keras.Input((5,)), layers.Dense(1)])
+
+    def call(self, x):
+        return self.inner(x)
+
+    def train_step(self, data):
+        x, y = data
+
+        def updated():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((y - self(x)) ** 2)
+            variables = self.trainable_variables
+            self.optimizer.apply(tape.gradient(loss, variables), variables)
+            return loss
+
+        first, _ = updated(), updated()
+        tf.cond(tf.reduce_sum(x) > 0.0, updated, lambda: 0.0)
+        return {"loss": first}
+
+
+@pytest.mark.slow
+@harness.in_one_process
+def test_each_update_of_a_step_is_delayed_by_one_of_them():
+    x, y = harness.regression_data(EXAMPLES)
+
+    def make():
+        model = Often()
+        model.compile(optimizers.SGD(0.05, momentum=0.9))
+        model.optimizer.build(model.trainable_variables)
+        return model
+
+    model = made(3, make)
+    model.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
+    replay, branches = on_one_device(make), set()
+    for _ in range(2):
+        for start in range(0, EXAMPLES, BATCH):
+            batch = x[start : start + BATCH], y[start : start + BATCH]
+            branches.add(batch[0].sum() > 0)
+            for _ in range(3 if batch[0].sum() > 0 else 2):
+                replay.step(*batch)
+        replay.end()
+    assert branches == {True, False}
+    assert_as(model, replay)
 
 
 class Hiding(keras.Model):

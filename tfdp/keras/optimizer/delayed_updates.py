@@ -111,7 +111,9 @@ class DelayedUpdates(PerReplicaUpdates):
         apply: Apply,
     ) -> None:
         """Updates by what is due, if there is something, and lets gradients wait in its place."""
-        if _WAITING not in vars(optimizer) or traced_update().ends_delay:
+        ends_delay = _WAITING not in vars(optimizer) or traced_update().ends_delay
+        # Of a variable that it does not know Keras says so.
+        if ends_delay or len(_keys(optimizer, variables)) < sum(map(_is_delayed, variables)):
             apply(gradients)
             return
         given = [dense(*pair) for pair in zip(gradients, variables, strict=True)]
