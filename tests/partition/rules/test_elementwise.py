@@ -118,6 +118,17 @@ def test_select_by_rows_chooses_whole_rows(x):
     return tf.raw_ops.Select(condition=x[:, 0] > 0, x=x, y=-2 * x)
 
 
+@sample(rows(7, 3))
+def test_select_by_rows_takes_a_replica_s_rows_of_constants(x):
+    constant, every_third = tf.reshape(tf.range(21.0), [7, 3]), tf.constant(np.arange(7) % 3 > 0)
+    select = tf.raw_ops.Select
+    return (
+        select(condition=x[:, 0] > 0, x=x, y=constant),
+        select(condition=x[:, 0] > 0, x=constant, y=x),
+        select(condition=every_third, x=x, y=-x),
+    )
+
+
 @of_drawn_batches
 def test_operands_of_any_axes_meet_wherever_the_batch_is(case):
     ones, fewer = case.some(range(case.rank)), case.choose(range(case.rank))
