@@ -23,7 +23,7 @@ def called(path):
 
 def test_each_has_a_number_of_its_own():
     numbers = [int(path.name[:2]) for path in NOTEBOOKS]
-    assert numbers == list(range(1, 12))
+    assert numbers == list(range(1, 13))
 
 
 def test_the_readme_lists_them_and_nothing_else():
