@@ -24,13 +24,21 @@ def replay(events, first, trained, num_ranks, rate=1.0, momentum=0.0):
     velocities = [np.zeros_like(home) for home in homes]
     # A rank asks again where a home was lost before it had the answer: the last one counts.
     takes_left = collections.Counter()
+    rounds = collections.defaultdict(set)  # of a rank: those after which it has taken
     for shard, queue in enumerate(events):
         takes_left.update((e.rank, e.round, shard) for e in queue if e.kind == "take")
+        for each in queue:
+            if each.kind == "take":
+                rounds[each.rank].add(each.round)
     taken = collections.defaultdict(dict)  # of a rank and a round: the weights of each shard
     changes = {}
 
     def begun(rank, number):
-        """What a rank has taken after a round, if it has taken all."""
+        """What a rank has taken after a round, if it has taken all.
+
+        After a training all ranks go on with the number of the one that had the most rounds.
+        """
+        number = max(each for each in rounds[rank] if each <= number)
         done = all(takes_left[rank, number, shard] == 0 for shard in range(len(homes)))
         found = taken[rank, number]
         if not done or len(found) < len(homes):

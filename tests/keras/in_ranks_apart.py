@@ -19,6 +19,7 @@ import tensorflow as tf
 
 import tfdp
 from tfdp.base import sharding
+from tfdp.keras.nested_optimizers import innermost
 from tfdp.synchronization import Asynchronous
 
 FOLDER = pathlib.Path(os.environ.get("TFDP_TESTS_FOLDER", "."))
@@ -94,10 +95,14 @@ def parts_of(x, y, ranks):
     return found
 
 
+def dense():
+    return harness.dense_model(keras.optimizers.Adam(0.02), metrics=())
+
+
 def model_of(strategy):
     harness.start_over(seed=strategy.rank)  # each begins otherwise, and goes on from rank 0's
     with strategy.scope():
-        return harness.dense_model(keras.optimizers.Adam(0.02), metrics=())
+        return dense()
 
 
 def homes_of(strategy, model):
@@ -105,44 +110,164 @@ def homes_of(strategy, model):
     return strategy.extended.processes.homes.staleness(name)
 
 
-def test_training_is_that_of_one_device_in_the_order_of_arrivals(strategy, homes, taken):
-    x, y = harness.regression_data(EXAMPLES)
-    epochs = 2
-    model = model_of(strategy)
-    model.fit(x, y, batch_size=BATCH, epochs=epochs, shuffle=False, verbose=0)
-    name = vars(model.optimizer)["tfdp_vector"]
-    events, ends = homes.events(name), flat(model.get_weights())
+def mixed():
+    """Rows of a table, statistics, and a layer that is not trained, under a loss scale."""
+    layers = [
+        keras.Input((5,)),
+        keras.layers.Embedding(7, 3),
+        keras.layers.Flatten(),
+        keras.layers.BatchNormalization(),
+        keras.layers.Dense(6, "tanh", trainable=False),
+        keras.layers.Dense(1),
+    ]
+    model = keras.Sequential(layers)
+    model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.02)), "mse")
+    model.optimizer.build(model.trainable_variables)
+    return model
 
-    parts = parts_of(x, y, strategy.world_size)
-    mine = [[each for each in taken[epoch] if each < len(parts)] for epoch in range(epochs)]
-    told = of_all_ranks(strategy, "taken", [mine, ends.tolist(), int(model.optimizer.iterations)])
-    for epoch in range(epochs):
-        assert sorted(joined(each[0][epoch] for each in told)) == list(range(len(parts)))
-    for each, other, updates in told:
+
+def numbered(x):
+    """Whole numbers below 7 in place of values."""
+    return np.int32(np.abs(10 * x)) % 7
+
+
+# Each rank begins with weights of its own, and goes on from rank 0's; what is not trained is alike.
+SEEDS = {dense: lambda rank: rank, mixed: lambda rank: 0}
+
+
+def vector_of(model):
+    return vars(innermost(model.optimizer)[0])["tfdp_vector"]
+
+
+def trainable(model):
+    return flat([each.numpy() for each in model.trainable_variables])
+
+
+@pytest.mark.parametrize(("make", "change"), [(dense, np.copy), (mixed, numbered)])
+def test_training_is_that_of_one_device_in_the_order_of_arrivals(
+    strategy, homes, taken, make, change
+):
+    """Two trainings, of which the second goes on from the first, and an evaluation in between."""
+    x, y = harness.regression_data(EXAMPLES)
+    x, ranks = change(x), strategy.world_size
+    harness.start_over(seed=SEEDS[make](strategy.rank))
+    with strategy.scope():
+        model = make()
+    fixed = [each.numpy() for each in model.layers[-2].variables]
+    mine, parts = [], parts_of(x, y, ranks)
+    for epochs in 2, 1:
+        taken.clear()
+        model.fit(x, y, batch_size=BATCH, epochs=epochs, shuffle=False, verbose=0)
+        model.evaluate(x, y, batch_size=BATCH, verbose=0)
+        model.predict(x, batch_size=BATCH, verbose=0)
+        mine.append(
+            [[each for each in taken[epoch] if each < len(parts)] for epoch in range(epochs)]
+        )
+    events, ends = homes.events(vector_of(model)), trainable(model)
+    updates = int(innermost(model.optimizer)[0].iterations)
+    told = of_all_ranks(strategy, f"taken by {make.__name__}", [mine, ends.tolist(), updates])
+    for fits in zip(*(each[0] for each in told), strict=True):
+        for passes in zip(*fits, strict=True):
+            assert sorted(joined(passes)) == list(range(len(parts)))
+    for each, other, count in told:
         assert other == ends.tolist()
-        assert updates == sum(map(len, each))
+        assert count == sum(len(passed) for fitted in each for passed in fitted)
+
+    if make is mixed:
+        for each, before in zip(model.layers[-2].variables, fixed, strict=True):
+            np.testing.assert_array_equal(each.numpy(), before)
+    if strategy.rank:  # one replay serves all, which have the same weights
+        return
 
     workers, batches = [], []
     for each, _, _ in told:
-        harness.start_over(seed=0)
-        workers.append(harness.dense_model(keras.optimizers.Adam(0.02), metrics=()))
-        batches.append(iter([parts[part] for part in joined(each)]))
-    first = flat(workers[0].get_weights())
+        harness.start_over(seed=SEEDS[make](0))
+        workers.append(make())
+        of_fits = [[*(parts[part] for part in joined(fitted)), None] for fitted in each]
+        batches.append(iter(joined(of_fits)))
+    first = trainable(workers[0])
 
     def trained(rank, number, weights):
-        worker, place, given = workers[rank], 0, []
-        for variable in worker.get_weights():
-            given.append(weights[place : place + variable.size].reshape(variable.shape))
-            place += variable.size
-        worker.set_weights(given)
-        for _, batch in zip(range(EVERY), batches[rank], strict=False):
+        worker, place = workers[rank], 0
+        for variable in worker.trainable_variables:
+            count = int(np.prod(variable.shape))
+            variable.assign(weights[place : place + count].reshape(variable.shape))
+            place += count
+        for batch in batches[rank]:
+            if batch is None:  # the end of a training is that of a round
+                break
             worker.train_on_batch(*batch)
-        return flat(worker.get_weights())
+            if int(innermost(worker.optimizer)[0].iterations) % EVERY == 0:
+                break
+        return trainable(worker)
 
-    expected = asynchronous_replay.replay(
-        events, first, trained, strategy.world_size, RATE, MOMENTUM
-    )
+    expected = asynchronous_replay.replay(events, first, trained, ranks, RATE, MOMENTUM)
     harness.assert_close_arrays([ends], [expected], 1e-5, "weights")
+
+
+class Two(keras.Model):
+    """Two optimizers move weights by 0.01 and 0.04 an update; `compile` makes one more, unused."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = (self.add_weight(shape=(7,), name=name) for name in ("a", "b"))
+        self.of_one, self.of_other = keras.optimizers.SGD(0.01), keras.optimizers.SGD(0.02)
+
+    def call(self, x):
+        return x
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(self.one) + 2 * tf.reduce_sum(self.other)
+        first, second = tape.gradient(loss, [self.one, self.other])
+        self.of_one.apply([first], [self.one])
+        self.of_other.apply([second], [self.other])
+        return {"loss": loss}
+
+
+def test_a_rank_that_stops_early_waits_for_the_others_with_each_of_its_optimizers(strategy, homes):
+    class StopsAtOnce(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self.model.stop_training = strategy.rank == 0
+
+    x, y = harness.regression_data(6 * EVERY * BATCH)
+    harness.start_over(seed=0)
+    with strategy.scope():
+        model = Two()
+        model(x[:1])
+        model.compile()
+    first = [each.numpy() for each in (model.one, model.other)]
+    model.fit(x, y, batch_size=BATCH, verbose=0, callbacks=[StopsAtOnce()])
+    updates = of_all_ranks(strategy, "updates of two", int(model.of_one.iterations))
+    assert updates[0] == 1 and sum(updates[1:]) > 3 * EVERY  # more rounds than the bound
+    assert homes.alive() == list(range(strategy.world_size))
+    for optimizer, variable, begins, moves in (
+        (model.of_one, model.one, first[0], 0.01),
+        (model.of_other, model.other, first[1], 0.04),
+    ):
+
+        def trained(rank, number, weights, moves=moves):
+            return weights - moves * min(EVERY, updates[rank] - EVERY * (number - 1))
+
+        events = homes.events(vars(optimizer)["tfdp_vector"])
+        expected = asynchronous_replay.replay(
+            events, begins, trained, strategy.world_size, RATE, MOMENTUM
+        )
+        harness.assert_close_arrays([variable.numpy()], [expected], 1e-5, "weights")
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_ranks_without_a_part_and_models_without_trainable_weights(strategy, trains):
+    x, y = harness.regression_data(1)
+    harness.start_over(seed=0)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(1, trainable=trains)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    before = trainable(model) if trains else None
+    model.fit(x, y, batch_size=BATCH, epochs=2, verbose=0)
+    every = of_all_ranks(strategy, f"weights {trains}", flat(model.get_weights()).tolist())
+    assert all(each == every[0] for each in every)
+    assert before is None or np.any(trainable(model) != before)
 
 
 def test_all_ranks_evaluate_all_examples_alike_and_rank_0_alone_writes_files(strategy, taken):
@@ -172,7 +297,8 @@ def test_all_ranks_evaluate_all_examples_alike_and_rank_0_alone_writes_files(str
     assert sorted(every) == list(range(len(parts)))
 
 
-def test_shuffled_examples_come_once_an_epoch(strategy, taken):
+@pytest.mark.parametrize("executes", [1, 3])
+def test_shuffled_examples_come_once_an_epoch(strategy, taken, executes):
     numbers = np.arange(64.0, dtype="float32")[:, None]
 
     def number(y, outputs):
@@ -184,13 +310,15 @@ def test_shuffled_examples_come_once_an_epoch(strategy, taken):
     harness.start_over(seed=strategy.rank)
     with strategy.scope():
         model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-        model.compile(keras.optimizers.SGD(0.0), "mse", metrics=[number, square])
+        model.compile(
+            keras.optimizers.SGD(0.0), "mse", metrics=[number, square], steps_per_execution=executes
+        )
     told = model.fit(numbers, numbers, batch_size=BATCH, epochs=2, shuffle=True, verbose=0)
     rows = BATCH // strategy.world_size
     for epoch in range(2):
         count = rows * sum(each < 64 // rows for each in taken[epoch])
         sums = [count * told.history[name][epoch] for name in ("number", "square")]
-        every = of_all_ranks(strategy, f"sums of epoch {epoch}", sums)
+        every = of_all_ranks(strategy, f"sums of epoch {epoch} by {executes}", sums)
         assert np.sum(every, 0) == pytest.approx([numbers.sum(), (numbers**2).sum()], rel=1e-5)
 
 
@@ -221,6 +349,7 @@ def test_moving_statistics_are_the_mean_of_those_of_all_ranks(strategy):
         ("checkpoint", r"Checkpoint keeps the place of all ranks.*ModelCheckpoint"),
         ("pipeline", r"take parts of batches in turn.*Give `fit` arrays or such a dataset"),
         ("numbers", r"take parts of batches in turn"),
+        ("best", r"EarlyStopping\(restore_best_weights=True\) would end .*save_best_only"),
         ("distributed", r"must be given the dataset itself, .*Leave out `strategy.experimental_di"),
     ],
 )
@@ -231,6 +360,11 @@ def test_what_ranks_that_train_apart_cannot_do_is_refused(strategy, what, text):
             "x": x,
             "y": y,
             "callbacks": [tfdp.callbacks.Checkpoint(FOLDER, every_epochs=1)],
+        },
+        "best": {
+            "x": x,
+            "y": y,
+            "callbacks": [keras.callbacks.EarlyStopping("loss", restore_best_weights=True)],
         },
         "pipeline": {"x": tfdp.data.pipeline((x, y), global_batch_size=4, seed=0)},
         "numbers": {"x": tf.data.Dataset.range(4)},
@@ -244,7 +378,27 @@ def test_what_ranks_that_train_apart_cannot_do_is_refused(strategy, what, text):
         model_of(strategy).fit(**given[what], verbose=0)
 
 
+def test_moving_averages_of_weights_are_refused(strategy):
+    with strategy.scope():
+        model = harness.dense_model(keras.optimizers.SGD(0.1, use_ema=True))
+    with pytest.raises(ValueError, match=r"moving averages of its own.*Leave it out, or use"):
+        model.optimizer.build(model.trainable_variables)
+
+
 def test_a_second_strategy_is_refused(strategy):
     for other in Asynchronous(2), None:
         with pytest.raises(tfdp.errors.ClusterError, match="one strategy whose ranks train apart"):
             tfdp.DataParallelStrategy(synchronization=other)
+
+
+def test_data_in_another_order_on_each_rank_are_an_error_and_a_failed_fit_is_not_gone_on_from(
+    strategy,
+):
+    """The last: these ranks do not come together again."""
+    x, y = harness.regression_data(EXAMPLES)
+    model = model_of(strategy)
+    data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(EXAMPLES, seed=strategy.rank)
+    with pytest.raises(tfdp.errors.RankMismatchError, match="must read the data of `fit` in one"):
+        model.fit(data.batch(BATCH), epochs=2, verbose=0)
+    with pytest.raises(tfdp.errors.RankLostError, match=r"Start it again"):
+        model.fit(x, y, batch_size=BATCH, verbose=0)

@@ -23,6 +23,7 @@ from tfdp.synchronization import BackupWorkers
 pytestmark = pytest.mark.telling
 
 RANKS = 3
+TRAINS = "test_training_is_that_of_one_device_without_the_rows_that_came_late"
 optimizers, layers = keras.optimizers, keras.layers
 
 
@@ -181,6 +182,83 @@ def test_training_is_that_of_one_device_without_the_rows_that_came_late(case, st
     replay = replayed(make, counted, x, y, 7, 2)
     if case == "averages of weights":
         replay.optimizer.finalize_variable_values(replay.trainable_variables)
+    check_as(board, model, replay)
+
+
+class Two(keras.Model):
+    """A model whose step makes two updates, each by an optimizer of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = layers.Dense(4), layers.Dense(1)
+        self.pairs = [
+            (optimizers.SGD(0.05, momentum=0.9), self.one),
+            (optimizers.Adam(0.02), self.other),
+        ]
+
+    def call(self, x):
+        return self.other(self.one(x))
+
+    def gradients(self, x, y):
+        """The gradients of each layer."""
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        return tape.gradient(loss, [layer.trainable_variables for _, layer in self.pairs])
+
+    def train_step(self, data):
+        for (optimizer, layer), found in zip(self.pairs, self.gradients(*data), strict=True):
+            optimizer.apply(found, layer.trainable_variables)
+        return {"updates": 1.0}  # Keras wants some logs
+
+
+def two():
+    model = Two()
+    model(np.zeros((1, 5), "float32"))
+    model.compile(loss="mse")
+    return model
+
+
+@pytest.mark.exhaustive(TRAINS)
+def test_each_optimizer_of_a_step_has_the_rows_of_the_ranks_that_came_to_its_update(
+    strategy, board
+):
+    x, y = harness.regression_data(35)
+    model, known = made(strategy, two), len(strategy.counted_ranks())
+    late = Late(strategy, lambda step: step % RANKS if step else None)
+    model.fit(x, y, batch_size=7, epochs=2, shuffle=False, verbose=0, callbacks=[late])
+    counted = strategy.counted_ranks()[known:]
+    alike(board, [each.numpy().tobytes().hex() for each in model.trainable_variables])
+    harness.start_over()
+    replay = two()
+    for updates, batch in zip(
+        zip(counted[::2], counted[1::2], strict=True), batches(x, y, 7, 2), strict=True
+    ):
+        found = [replay.gradients(*of_ranks(ranks, *batch)) for ranks in updates]
+        for number, (optimizer, layer) in enumerate(replay.pairs):
+            optimizer.apply(found[number][number], layer.trainable_variables)
+    harness.assert_close_arrays(model.get_weights(), replay.get_weights(), 1e-5, "weights")
+
+
+@pytest.mark.exhaustive(TRAINS)
+def test_all_ranks_but_one_may_be_late_and_examples_may_have_weights(board):
+    def make():
+        fixed = layers.Dense(6, "tanh", trainable=False)
+        model = keras.Sequential([keras.Input((5,)), fixed, layers.Dense(1)])
+        model.compile(optimizers.SGD(0.05, momentum=0.9), "mse")
+        return model
+
+    x, y = harness.regression_data(22)
+    given = x, y, np.linspace(0.5, 2.0, len(x))
+    other = harness.strategy(None, synchronization=BackupWorkers(2))
+    model = made(other, make)
+    model.fit(*given[:2], 7, 2, 0, sample_weight=given[2], shuffle=False)
+    counted = other.counted_ranks()
+    assert all(ranks for ranks in counted) and {len(ranks) for ranks in counted[:3]} == {1}
+    harness.start_over()
+    replay = make()
+    starts = 2 * [*range(0, len(x), 7)]
+    for ranks, start in zip(counted, starts, strict=True):
+        replay.train_on_batch(*of_ranks(ranks, *(each[start : start + 7] for each in given)))
     check_as(board, model, replay)
 
 

@@ -347,7 +347,7 @@ class DataParallelStrategy(OneDevicePrograms):
         []
         """
         sums = self.extended.replicas.arrivals
-        return [] if sums is None else [each.members for each in sums.closed]
+        return [] if sums is None else [each.counted for each in sums.closed]
 
     def split(self, batch: Any) -> Any:
         """Divides one global batch into the replicas' shards, in order and as evenly as possible.

@@ -63,6 +63,10 @@ class HomeTurns:
         if self._trains and self.parts > 1:
             self._homes.drop_out(f"its `fit` ended with {type(error).__name__}: {error}")
 
+    def compare_state(self, checksum: int) -> None:
+        """Tells the others what a model begins the current training with beside its weights."""
+        self._homes.compare_state(f"data {self._datasets - 1}", checksum)
+
     def dataset(self) -> Callable[[int, int, int | None], int]:
         """Returns what gives turns of the data of a training; see `Turns`."""
         name, first = f"data {self._datasets}", self._first

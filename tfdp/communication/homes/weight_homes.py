@@ -122,13 +122,13 @@ class WeightHomes:
         """
         return self._peers.run(self._exchange(name, weights))
 
-    def end(self, weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def end(self, weights: dict[str, np.ndarray | None]) -> dict[str, np.ndarray | None]:
         """Pushes what last rounds have changed, waits until all ranks have, and takes.
 
-        All ranks that are alive return the same.
+        All ranks that are alive return the same: None of what no rank has ever changed.
 
         Args:
-          weights: By name the weights with which rounds have ended.
+          weights: By name the weights with which rounds have ended; None: they are not this rank's.
         """
         return self._peers.run(self._end(weights))
 
@@ -269,8 +269,11 @@ class WeightHomes:
         await self._requests.until(lambda: self._behind(name, number), f"a round of {name}")
         return (await self._take(name, number)).copy()
 
-    async def _end(self, weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        numbers = {name: await self._push(name, each) for name, each in weights.items()}
+    async def _end(self, weights: dict[str, np.ndarray | None]) -> dict[str, np.ndarray | None]:
+        numbers = {
+            name: self.rounds(name) if each is None else await self._push(name, each)
+            for name, each in weights.items()
+        }
         # Nobody waits for a round of a rank that waits here, with whichever optimizer.
         rounds = self._here.rounds.items()
         rests = {name: found[self.rank] for name, found in rounds if self.rank in found}
@@ -290,7 +293,8 @@ class WeightHomes:
             await self._requests.meet("the weights of the first rank")
         for name in rests.keys() - weights.keys():
             await self._requests.tell_all({"do": "round", "name": name, "round": rests[name]})
-        return {name: each.copy() for name, each in taken.items()}
+        changed = {name: any(self._here.weights[name].versions) for name in weights}
+        return {name: each.copy() if changed[name] else None for name, each in taken.items()}
 
     async def _taken_by_first(self, name: str) -> np.ndarray:
         """Returns what the first rank that is alive has taken last."""

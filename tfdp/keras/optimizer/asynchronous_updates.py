@@ -6,6 +6,7 @@ one of them exchanges, from the host, and the others are sent what it has taken.
 
 import contextlib
 import functools
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -50,9 +51,12 @@ class AsynchronousUpdates(Updating):
         if is_wrapper(optimizer) or _VECTOR in vars(optimizer):
             return
         held = variables_of_optimizer(optimizer)
+        if not held:  # of a model without trainable weights
+            return
+        processes = _processes(optimizer)
         _check(held)
+        _check_averages(optimizer, processes)
         with tf.init_scope():
-            processes = _processes(optimizer)
             name = vars(optimizer)[_VECTOR] = processes.vector()
             _set(held, processes.homes.begin(name, _joined(held)))
             if rounds := processes.homes.rounds(name):  # of a rank that comes again
@@ -78,12 +82,26 @@ class AsynchronousUpdates(Updating):
             exchange = functools.partial(_exchange, one)
             call([ends], exchange, lambda values: [], variables_of_optimizer(one))
 
+    def begin(self, strategy: Any, optimizer: BaseOptimizer, state: Sequence[Any]) -> None:
+        """Lets ranks compare what layers keep, before the first update of an optimizer."""
+        processes = processes_of(strategy)
+        assert isinstance(processes, RanksApart)
+        if processes.turns.parts > 1 and not int(iterations_of_optimizer(optimizer)):
+            held = [each for each in state if tf.as_dtype(each.dtype).is_floating]
+            checksum = zlib.crc32(_joined(held).tobytes()) if held else 0
+            processes.turns.compare_state(checksum)
+
     def end(self, strategy: Any, optimizer: BaseOptimizer) -> None:
         """Waits for all ranks to send what they have changed, and goes on as they do."""
         name = vars(optimizer).get(_VECTOR)
         if name is not None:
             held = variables_of_optimizer(optimizer)
-            _set(held, _processes(optimizer).homes.end({name: _joined(held)})[name])
+            # One that `compile` has made, and a step of the user's own leaves out, has no changes:
+            # those of its variables are other optimizers'.
+            own = _joined(held) if int(iterations_of_optimizer(optimizer)) else None
+            taken = _processes(optimizer).homes.end({name: own})[name]
+            if taken is not None:
+                _set(held, taken)
 
     def end_state(self, strategy: Any, variables: Sequence[Any]) -> None:
         """Gives all ranks the mean of what their layers keep, such as moving statistics."""
@@ -141,6 +159,17 @@ def _check(variables: Sequence[Any]) -> None:
                 f"{variable.path!r} is of {variable.dtype}. Use "
                 "synchronization=tfdp.synchronization.LocalSGD(every=10) for it."
             )
+
+
+def _check_averages(optimizer: BaseOptimizer, processes: RanksApart) -> None:
+    """Raises ValueError for moving averages of weights, which ranks could not go on with."""
+    if optimizer.use_ema and processes.cluster_size > 1:
+        raise ValueError(
+            "Under `Asynchronous` each rank would end `fit` with moving averages of its own, which "
+            f"are no change of the common weights, but {optimizer.name!r} has use_ema=True. Leave "
+            "it out, or use synchronization=tfdp.synchronization.LocalSGD(every=10), which ends "
+            "with the mean of them."
+        )
 
 
 def _joined(variables: Sequence[Any]) -> np.ndarray:

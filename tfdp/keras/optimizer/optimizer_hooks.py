@@ -67,6 +67,12 @@ def updating_of(optimizer: BaseOptimizer) -> Updating:
     return Updating()
 
 
+def begin(strategy: Any, model: Any) -> None:
+    """Begins a `fit`, for the updates of a model's optimizers; all processes must call it."""
+    for one in optimizers_of(model):
+        updating_of(one).begin(strategy, one, model.non_trainable_weights)
+
+
 def end_rounds(strategy: Any, owner: Any, with_epoch: bool = False) -> None:
     """Ends what the updates of optimizers have left open; all processes must call it.
 

@@ -131,6 +131,15 @@ class Updating:
         """Returns what is clipped, and updated by: of a window the mean of its gradients."""
         return list(gradients)
 
+    def begin(self, strategy: Any, optimizer: BaseOptimizer, state: Sequence[Any]) -> None:
+        """Begins a `fit`. All processes must call it.
+
+        Args:
+          strategy: The optimizer's strategy.
+          optimizer: An optimizer that wraps no other.
+          state: What the model keeps beside what it trains.
+        """
+
     def end(self, strategy: Any, optimizer: BaseOptimizer) -> None:
         """Ends what updates have left open, outside of steps. All processes must call it.
 

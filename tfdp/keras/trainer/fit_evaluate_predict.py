@@ -94,6 +94,13 @@ def _begin_where_others_are(model: Any, arguments: dict[str, Any]) -> None:
                 "the weights that the others have; keep weights with "
                 "`keras.callbacks.ModelCheckpoint`, which rank 0 writes."
             )
+        if getattr(callback, "restore_best_weights", False):
+            raise ValueError(
+                f"{type(callback).__name__}(restore_best_weights=True) would end `fit` with other "
+                "weights on each rank, for the ranks train apart, and each has an epoch of its own "
+                "that was best. Leave it out, and load what rank 0 has written with "
+                "`keras.callbacks.ModelCheckpoint(path, save_best_only=True)`."
+            )
     begun, first, epochs = turns.begin(), arguments["initial_epoch"], arguments["epochs"]
     arguments["initial_epoch"] = epochs if begun is None else min(first + begun, epochs)
 
@@ -273,6 +280,7 @@ class _Rounds(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Warns of rounds that are longer than an epoch."""
         strategy = self.model.distribute_strategy
+        optimizer_hooks.begin(strategy, self.model)
         synchronization = exchange_of(strategy).synchronization
         steps = (self.params or {}).get("steps")
         if not steps or strategy.rank != 0 or not isinstance(synchronization, WeightAveraging):

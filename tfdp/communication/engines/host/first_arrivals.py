@@ -46,11 +46,13 @@ class ClosedSum:
 
     Attributes:
       members: The ranks whose values it has, ascending.
+      counted: Those of them that came with examples: one may have left its step out.
       rows: The examples of these.
       all_rows: Those of all ranks.
     """
 
     members: tuple[int, ...]
+    counted: tuple[int, ...]
     rows: int
     all_rows: int
 
@@ -134,7 +136,8 @@ class FirstArrivals:
         assert of_ranks[-1] == number, "a sum was closed out of order"
         self._closing = self._next_closing()
         members = tuple(np.flatnonzero(of_ranks[:-1] >= 0).tolist())
-        closed = ClosedSum(members, int(of_ranks[list(members)].sum()), all_rows)
+        counted = tuple(np.flatnonzero(of_ranks[:-1] > 0).tolist())
+        closed = ClosedSum(members, counted, int(of_ranks[list(members)].sum()), all_rows)
         self.closed.append(closed)
         self._untold.append(closed)
         self.dropped_rows += all_rows - closed.rows
