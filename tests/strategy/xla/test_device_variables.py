@@ -88,7 +88,7 @@ SCRIPT = pathlib.Path(__file__).parent / "scripts" / "builds_in_shards.py"
 
 @pytest.mark.slow
 @pytest.mark.timeout(620)
-@pytest.mark.parametrize("options", tiers.first_of("auto", "explicit", "shard"))
+@pytest.mark.parametrize("options", tiers.first_of("auto", "explicit"))
 def test_a_host_needs_memory_for_shards_and_for_a_few_variables_at_a_time(options, tmp_path):
     """Where a copy stayed on the host it would be more than twice the state, all devices' shards.
 

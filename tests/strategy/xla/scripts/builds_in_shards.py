@@ -4,7 +4,7 @@ Its eight devices are the host's, whose memory has their shards: the least that 
 state once. Printed are MiB: of the state, of its largest variable, and the most that the process
 has grown by after each part.
 
-python builds_in_shards.py {auto,explicit,shard} FOLDER
+python builds_in_shards.py {auto,explicit} FOLDER
 """
 
 import json
@@ -24,7 +24,6 @@ OPTIONS = {
         "mesh": {"batch": 1, "model": 8},
         "layout_map": {"up_.*kernel": (None, "model"), "down_.*kernel": ("model", None)},
     },
-    "shard": {"shard": "parameters"},
 }
 
 
