@@ -12,7 +12,8 @@ COUNT = 3
 
 EVENTS = (
     *("add", "add", "double", "swap", "look", "other strategy"),
-    *("read", "read all", "assign", "assign in a graph", "read in a graph", "forget graphs"),
+    *("read", "read all", "read as an operand", "read by handle", "assign", "assign and read"),
+    *("assign in a graph", "read in a graph", "forget graphs"),
 )
 
 
@@ -22,7 +23,7 @@ class OnDevices:
     def __init__(self, one, other):
         with one.scope():
             self.variables = [
-                tf.Variable(np.full([4], index, np.float64), trainable=index == 0)
+                tf.Variable(np.full([4], index, np.float64), trainable=index == 0, name="one")
                 for index in range(COUNT)
             ]
         first, second, third = self.variables
@@ -71,8 +72,14 @@ class OnDevices:
             return variable.numpy()
         if event == "read all":
             return np.stack([each.numpy() for each in self.variables])
+        if event == "read as an operand":
+            return tf.raw_ops.Identity(input=variable)
+        if event == "read by handle":
+            return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
         if event == "assign":
             variable.assign(x * 3)
+        if event == "assign and read":
+            return variable.assign(x * 3) + 1.0
         if event == "assign in a graph":
             self.graphs.append(tf.function(lambda x: variable.assign_sub(x)))
             self.graphs[-1](x)
@@ -107,12 +114,15 @@ class OnHost:
         if event == "other strategy":
             values[2] = third - x
             return (second - values[2]).sum()
-        if event in ("read", "read in a graph"):
-            return values[index]
         if event == "read all":
             return np.stack(values)
+        if event.startswith("read"):
+            return values[index]
         if event == "assign":
             values[index] = x * 3
+        if event == "assign and read":
+            values[index] = x * 3
+            return values[index] + 1.0
         if event == "assign in a graph":
             values[index] = values[index] - x
         return None
@@ -125,18 +135,25 @@ STEPS = st.lists(
 )
 
 
-@pytest.fixture(scope="module", params=[2, 1])
+SHARDED = {"mesh": {"batch": 1, "model": 2}, "layout_map": {"one": ("model",)}}
+
+
+@pytest.fixture(scope="module", params=[(2, {}), (1, {}), (2, SHARDED)])
 def both(request):
     """Variables and programs that all examples use, which so begin where another one ended.
 
-    On one device a program that writes two of the variables takes them in one array.
+    On one device a program that writes two of the variables takes them in one array. The host keeps
+    no copy of what two devices have in shards.
     """
     jax = pytest.importorskip("jax")
     import tfdp
+    from tfdp.strategy.xla import device_variables
 
-    devices = jax.devices()
-    found = OnDevices(tfdp.XLAStrategy(devices[: request.param]), tfdp.XLAStrategy(devices[1:5]))
-    return found, OnHost()
+    devices, (count, options) = jax.devices(), request.param
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(device_variables, "SMALLEST_DROPPED", 1)
+        one = tfdp.XLAStrategy(devices[:count], **options)
+        yield OnDevices(one, tfdp.XLAStrategy(devices[1:5])), OnHost()
 
 
 @seed(0)

@@ -23,6 +23,12 @@ IMAGES = _RNG.normal(size=[ROWS * STEPS, 8, 8, 3]).astype("float32")
 LABELS = _RNG.integers(0, 8, [ROWS * STEPS]).astype("int32")
 
 
+@pytest.fixture(autouse=True)
+def drops_all_copies(monkeypatch):
+    """The host keeps no copy of a shard, as of those of large weights."""
+    monkeypatch.setattr(device_variables, "SMALLEST_DROPPED", 1)
+
+
 def mlp():
     """Two layers, by columns and then by rows."""
     first = layers.Dense(32, "relu", name="up")
@@ -166,14 +172,14 @@ def on_mesh(on_devices, sizes, program, **options):
 def check(model, program, optimizer, follow=True):
     """Checks that weights are one device's; returns how many slots are sharded, as they are."""
     sharded = 0
+    layouts = model.distribute_strategy.extended.layouts
     for weight in model.trainable_variables:
-        array, shape = weight.value._array, tuple(weight.shape)
+        shape = tuple(weight.shape)
         name = f"{model.optimizer.name}/{weight.path.replace('/', '_')}_"
         slots = [each for each in model.optimizer.variables if each.path.startswith(name)]
         for layout in (each.value._array.sharding for each in slots if each.shape == shape):
             sharded += layout.shard_shape(shape) != shape
-            # None: averages have taken its place, or it is of a graph of Keras' convolutions.
-            assert array is None or array.sharding == layout or not follow, name
+            assert layouts.of_variable(weight.value) == layout or not follow, name
     weights = expected(program, optimizer)
     largest = max(float(np.abs(weight).max()) for weight in weights)
     for found, weight in zip(model.weights, weights, strict=True):
@@ -281,7 +287,7 @@ def large_transformer():
 @pytest.mark.slow
 @pytest.mark.parametrize(("batch", "model"), tiers.first_of((1, 8), (2, 4)))
 def test_a_device_needs_no_more_than_a_quarter_of_the_state(on_devices, batch, model, monkeypatch):
-    """And none is ever sent more than its shards: initial values too are sent shard by shard."""
+    """And none is ever sent more than shards: an eighth of each first value, then its own."""
     sent = collections.Counter()
 
     def counted(values, shardings):
@@ -309,4 +315,4 @@ def test_a_device_needs_no_more_than_a_quarter_of_the_state(on_devices, batch, m
         for each in [*built.variables, *built.optimizer.variables]
     )
     assert strategy.explain(built).memory_bytes < state / 4
-    assert len(sent) == 8 and max(sent.values()) < state / 4
+    assert len(sent) == 8 and max(sent.values()) < state * 3 / 8

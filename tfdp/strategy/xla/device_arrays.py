@@ -1,5 +1,6 @@
 """Arrays between the host and the devices, of one process or of all."""
 
+import mmap
 import random
 import zlib
 from collections.abc import Sequence
@@ -35,10 +36,31 @@ def placed_in_parts(own: np.ndarray, sharding: NamedSharding, shape: tuple[int, 
         return jax.make_array_from_process_local_data(sharding, own, shape)
 
 
+def untouched(shape: tf.TensorShape, dtype: tf.DType) -> tf.Tensor:
+    """Returns zeros that take no memory before somebody writes them.
+
+    TensorFlow's own are written, and its allocator keeps the memory of what was freed.
+
+    >>> untouched(tf.TensorShape([2]), tf.bfloat16)
+    <tf.Tensor: shape=(2,), dtype=bfloat16, numpy=array([0, 0], dtype=bfloat16)>
+    """
+    memory = mmap.mmap(
+        -1, shape.num_elements() * dtype.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    )
+    words = np.frombuffer(memory, f"i{dtype.size}").reshape(shape)
+    return tf.bitcast(tf.experimental.dlpack.from_dlpack(words.__dlpack__()), dtype)
+
+
 def fetched(array: Any) -> np.ndarray:
-    """Returns the whole of an array; if it is sharded over processes, all must ask together."""
-    if array.is_fully_addressable or array.is_fully_replicated:
+    """Returns the whole of an array; where processes have shards of it all must ask together."""
+    if array.is_fully_replicated:
         return np.asarray(array)
+    if array.is_fully_addressable:
+        found = np.empty(array.shape, array.dtype)
+        for shard in array.addressable_shards:  # of the array itself JAX would keep a copy
+            if shard.replica_id == 0:
+                found[shard.index] = shard.data
+        return found
     with jax.enable_x64(True), pending.call():
         return np.asarray(multihost_utils.process_allgather(array, tiled=True))
 

@@ -53,6 +53,11 @@ class Holding:
             self._changed.add(number)
         self._arrays[place] = array
 
+    def drop(self, place: int) -> None:
+        """Drops the array at a stale place, so that its memory is free once its variable's is."""
+        if place not in self._group_of:
+            self._arrays[place] = None
+
     def given(self) -> tuple[list[Any], list[Any]]:
         """Returns what the program is called with: that which it writes, and the rest."""
         for number in self._changed:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -250,6 +251,21 @@ class Layouts:
                     axes[place] = BATCH
                     break
         return self._layout(axes)
+
+    def spread(self, shape: tuple[int, ...]) -> NamedSharding | None:
+        """Returns a layout for a value until its own is settled: a shard on each of our devices.
+
+        None: the value stays on the host. No axis is divided, or devices have all of it later, as
+        the host then can.
+        """
+        if not self.are_there or (len(self.mesh) == 1 and self.shard is None):
+            return None
+        own = [each for each in self.devices if each.process_index == jax.process_index()]
+        for place, size in enumerate(shape):
+            if size % len(own) == 0:
+                axes = PartitionSpec(*[None] * place, BATCH)
+                return NamedSharding(Mesh(np.array(own), (BATCH,)), axes)
+        return None
 
     def gathered(self, variable: DeviceVariable) -> str | None:
         """Returns how a weight's axes lie where it is gathered for the batch, as Shardy writes it.

@@ -378,6 +378,8 @@ class _Extended(OneDeviceExtended, CompilesPrograms):
         made = adopt(variable, is_weight=kwargs.get("trainable") is not False)
         if isinstance(made, DeviceVariable):
             self.variables[id(made)] = made
+            if tf.executing_eagerly():
+                made.spread()
         return made
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
