@@ -74,7 +74,8 @@ def add_layouts(commands: argparse._SubParsersAction) -> None:
         help='layout_map="auto" beside the layout maps of KerasHub',
         description="Has XLA compile a training step of KerasHub's backbones, with two layers and "
         "random weights, for meshes of eight CPU devices, with the layout map that KerasHub has "
-        'for the backbone, if it has one, and with layout_map="auto". Prints what a device keeps, '
+        'for the backbone, if it has one, and with layout_map="auto", and shard="parameters" where '
+        "the batch is sharded, as those maps do. Prints what a device keeps, "
         "what a step needs of its memory, and the bytes that the step sends. Nothing runs. Each "
         "backbone has a process of its own.",
         epilog=f'Exit code 0 if with "auto" no device needs or is sent more than {BOUND} times '
@@ -110,6 +111,9 @@ def run(options: LayoutsOptions) -> int:
         for mesh, each in found.items():
             print(row(name, mesh, each), flush=True)
             well = well and is_within_bound(each)
+            for how, facts in each.items():
+                if "refused" in facts:
+                    print(f"{name}, {mesh}, {how}: {facts['refused']}", file=sys.stderr, flush=True)
             if options.explain:
                 print(*each["auto"].get("layouts", ()), sep="\n", flush=True)
     return 0 if well else 1

@@ -85,6 +85,21 @@ def language_model(kind: Any, num_key_value_heads: int) -> Any:
     return model
 
 
+def layout_map_of(kind: Any, mesh: dict[str, int], num_key_value_heads: int) -> dict[str, Any]:
+    """Returns the layouts that a backbone's own map has for its weights, by their paths.
+
+    A pattern that no weight has is none of them: it is for layers that so small a backbone lacks.
+    """
+    import keras
+
+    devices = [f"cpu:{number}" for number in range(DEVICES)]
+    of_keras = keras.distribution.DeviceMesh(tuple(mesh.values()), [*mesh], devices)
+    layout_map = kind.get_layout_map(of_keras)
+    keras.backend.clear_session()  # layers' names begin anew
+    paths = [each.path for each in kind(**arguments_of(kind.__init__, num_key_value_heads)).weights]
+    return {path: layout_map[path] for path in paths if layout_map[path] is not None}
+
+
 def facts(
     kind: Any, mesh: dict[str, int], layout_map: Any, num_key_value_heads: int, batch: list[int]
 ) -> dict[str, Any]:
@@ -104,7 +119,10 @@ def facts(
     import tfdp
 
     keras.backend.clear_session()  # layers' names begin anew
-    strategy = tfdp.XLAStrategy(jax.devices()[:DEVICES], mesh=mesh, layout_map=layout_map)
+    # KerasHub's maps shard weights along the batch as well.
+    shard = "parameters" if layout_map == "auto" and mesh["batch"] > 1 else None
+    devices = jax.devices()[:DEVICES]
+    strategy = tfdp.XLAStrategy(devices, shard=shard, mesh=mesh, layout_map=layout_map)
     with strategy.scope():
         model = language_model(kind, num_key_value_heads)
     x = {name: tf.TensorSpec(batch, "int32") for name in model.input}
@@ -136,7 +154,6 @@ def main() -> None:
     parsed = parser.parse_args()
     flags = f"{os.environ.get('XLA_FLAGS', '')} {_FLAGS}"
     os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(DEVICES), "XLA_FLAGS": flags}
-    import keras
     import keras_hub
 
     kind = getattr(keras_hub.models, parsed.backbone)
@@ -146,9 +163,7 @@ def main() -> None:
         mesh = mesh_of(text)
         maps: dict[str, Any] = {"auto": "auto"}
         if hasattr(kind, "get_layout_map"):
-            devices = [f"cpu:{number}" for number in range(DEVICES)]
-            of_keras = keras.distribution.DeviceMesh(tuple(mesh.values()), [*mesh], devices)
-            maps = {"map": kind.get_layout_map(of_keras), **maps}
+            maps = {"map": layout_map_of(kind, mesh, parsed.key_value_heads), **maps}
         found[text] = {}
         for how, layout_map in maps.items():
             try:

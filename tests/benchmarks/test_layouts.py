@@ -55,7 +55,10 @@ def test_the_exit_code_says_that_a_device_needs_or_sends_more_than_with_the_map(
     ):
         worker(found)
         assert layouts.run(options) == code
-        assert capsys.readouterr().out.splitlines()[-1].startswith("| Gemma | 1 x 8 |")
+        said = capsys.readouterr()
+        assert said.out.splitlines()[-1].startswith("| Gemma | 1 x 8 |")
+        is_refused = said.err == "GemmaBackbone, 1x8, auto: it has no layout\n"
+        assert is_refused == ("refused" in found)
     assert given[0] == (
         "benchmarks.layouts_worker",
         ["GemmaBackbone", "1x8,2x4", "8", "4", "64"],
@@ -103,6 +106,22 @@ class Backbone(keras.Model):
             )
         super().__init__(given, {"sequence_output": x})
         self.token_embedding = table
+
+    @staticmethod
+    def get_layout_map(device_mesh):
+        layout_map = keras.distribution.LayoutMap(device_mesh)
+        layout_map["up./kernel"] = ("batch", "model")
+        layout_map["gate./kernel"] = ("batch", "model")
+        return layout_map
+
+
+def test_patterns_of_layers_that_a_small_backbone_lacks_are_left_out():
+    pytest.importorskip("jax")
+    found = layouts_worker.layout_map_of(Backbone, {"batch": 2, "model": 4}, 8)
+    assert {path: tuple(layout.axes) for path, layout in found.items()} == {
+        "up0/kernel": ("batch", "model"),
+        "up1/kernel": ("batch", "model"),
+    }
 
 
 @pytest.mark.slow

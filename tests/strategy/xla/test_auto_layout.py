@@ -125,35 +125,57 @@ def test_heads_that_are_not_divided_are_replicated_and_their_columns_are_not_spl
     assert sharded(found)["up/kernel"] == COLUMNS
 
 
-class FusedAttention(layers.Layer):
-    """Attention whose queries, keys and values are computed by one product."""
-
-    def __init__(self, order, **options):
-        super().__init__(**options)
-        self.order = order
-
-    def build(self, shape):
-        self.qkv = self.add_weight(shape=[shape[-1], 96], name="qkv")
-        self.out = self.add_weight(shape=[32, shape[-1]], name="out")
-
-    def call(self, x):
-        of_heads = (8, 3, 4) if self.order == "heads first" else (3, 8, 4)
-        found = tf.reshape(x @ self.qkv, [-1, 8, *of_heads])
-        q, k, v = tf.unstack(found, axis=2 + of_heads.index(3))
-        weights = tf.nn.softmax(tf.einsum("bshd,bthd->bhst", q, k))
-        found = tf.einsum("bhst,bthd->bshd", weights, v)
-        return x + tf.reshape(found, [-1, 8, 32]) @ self.out
+FUSED = {
+    "by three and heads": (None, None, "model", None),
+    "by heads and three": (None, "model", None),
+    "flat, heads first": COLUMNS,
+}
 
 
-def fused(order):
+def of_fused(form):
     given = keras.Input([8, 16])
-    return keras.Model(given, FusedAttention(order, name="fused")(given))
+    x = layers.Dense(16, name="before")(given)
+    return derived(keras.Model(given, meshes.FusedAttention(form, name="fused")(x)), train=True)
 
 
-def test_a_fused_kernel_is_sharded_by_heads_where_they_are_its_blocks():
-    assert sharded(derived(fused("heads first"))) == {"fused/qkv": COLUMNS, "fused/out": ROWS}
-    found = derived(fused("heads last"))
-    assert "fused/qkv" not in sharded(found)
+@pytest.mark.parametrize("form", FUSED)
+def test_a_fused_kernel_is_sharded_by_heads_where_these_are_its_blocks(form):
+    assert sharded(of_fused(form)) == {"fused/qkv": FUSED[form], "fused/out": ROWS}
+
+
+def test_a_fused_kernel_that_is_split_is_sharded_and_its_parts_are_moved():
+    found = of_fused("flat, split")
+    layouts = {path: axes for path, axes in sharded(found).items() if "fused" in path}
+    assert layouts == {"fused/qkv": COLUMNS, "fused/out": ROWS}
+    # Of four rows of eight, of each part half of its 32 columns, and of their gradients.
+    moved = [each for each in found["fused/qkv"].collectives if each.kind == "all-to-all"]
+    assert [each.bytes for each in moved] == 6 * [4 * 8 * 32 * 4 // 2]
+
+
+def test_a_fused_kernel_whose_heads_are_no_blocks_says_what_it_would_send():
+    found = of_fused("flat, three first")
+    assert not any("fused" in path for path in sharded(found))
+    # Of four rows of eight, the 96 columns.
+    said = "Reshape would have what is computed of it gathered, 12 KiB a step"
+    assert said in found["fused/out"].why and said in found["fused/qkv"].why
+
+
+def test_experts_whose_halves_are_one_weight_are_sharded_by_expert_or_by_hidden_units():
+    def found(count):
+        given = keras.Input([16])
+        x = layers.Dense(16, name="before")(given)
+        model = keras.Model(given, meshes.FusedExperts(count, name="experts")(x))
+        found = derived(model, train=True)
+        return {path.split("/")[-1]: each for path, each in found.items() if "experts" in path}
+
+    by_expert = sharded(found(4))
+    assert by_expert["up"] == by_expert["down"] == ("model", None, None)
+    # Else by their hidden units, of which a device is sent its shards of both halves.
+    of_units = found(3)
+    assert of_units["up"].axes == (None, None, "model")
+    assert of_units["down"].axes == (None, "model", None)
+    kinds = {each.kind for layout in of_units.values() for each in layout.collectives}
+    assert kinds == {"all-reduce", "all-to-all"}
 
 
 def test_a_table_that_is_the_output_as_well_is_sharded_by_words():
@@ -204,22 +226,6 @@ def test_a_weight_that_is_used_in_conflicting_ways_is_replicated():
     x = layers.Dense(16, name="before")(given)
     found = derived(keras.Model(given, Twice(name="twice")(x)))
     assert "twice/square" not in sharded(found)
-
-
-def test_a_layer_that_is_called_again_is_no_residual_stream():
-    x = given = keras.Input([16])
-    up, down = layers.Dense(32, "relu", name="up"), layers.Dense(16, name="down")
-    for _ in range(2):
-        x = x + down(up(x))
-    expected = {"up/kernel": COLUMNS, "up/bias": ("model",), "down/kernel": ROWS}
-    assert sharded(derived(keras.Model(given, x))) == expected
-
-
-def test_what_a_loop_computes_with_is_replicated():
-    given = keras.Input([6, 16])
-    found = derived(keras.Model(given, layers.LSTM(8, name="cells", unroll=False)(given)))
-    assert not sharded(found)
-    assert "needs it gathered" in found["cells/lstm_cell/recurrent_kernel"].why
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,70 @@ def experts():
     return keras.Sequential([*given, layers.Dense(8, name="top")])
 
 
+class FusedAttention(layers.Layer):
+    """Attention of eight heads whose queries, keys and values are computed by one product."""
+
+    def __init__(self, form, **options):
+        super().__init__(**options)
+        self.form = form
+
+    def build(self, shape):
+        shapes = {"by three and heads": [3, 8, 4], "by heads and three": [8, 12]}
+        self.qkv = self.add_weight(shape=[shape[-1], *shapes.get(self.form, [96])], name="qkv")
+        self.out = self.add_weight(shape=[32, shape[-1]], name="out")
+
+    def call(self, x):
+        match self.form:
+            case "by three and heads":
+                qkv = tf.unstack(tf.einsum("btd,dshk->btshk", x, self.qkv), axis=2)
+            case "by heads and three":
+                qkv = tf.split(tf.einsum("btd,dhk->bthk", x, self.qkv), 3, axis=-1)
+            case "flat, heads first":
+                qkv = tf.unstack(tf.reshape(x @ self.qkv, [-1, 8, 8, 3, 4]), axis=3)
+            case "flat, three first":
+                qkv = tf.unstack(tf.reshape(x @ self.qkv, [-1, 8, 3, 8, 4]), axis=2)
+            case "flat, split":
+                thirds = tf.split(x @ self.qkv, 3, axis=-1)
+                qkv = [tf.reshape(each, [-1, 8, 8, 4]) for each in thirds]
+        q, k, v = qkv
+        weights = tf.nn.softmax(tf.einsum("bshd,bthd->bhst", q, k))
+        found = tf.einsum("bhst,bthd->bshd", weights, v)
+        return x + tf.reshape(found, [-1, 8, 32]) @ self.out
+
+
+def fused():
+    given = keras.Input([8], dtype="int32")
+    x = layers.Embedding(64, 16, name="words")(given)
+    x = FusedAttention("flat, split", name="fused")(x)
+    x = layers.GlobalAveragePooling1D()(x)
+    return keras.Model(given, layers.Dense(8, name="top")(x))
+
+
+class FusedExperts(layers.Layer):
+    """Experts whose gates and values are halves of one product; two are summed for each token."""
+
+    def __init__(self, count, **options):
+        super().__init__(**options)
+        self.count = count
+
+    def build(self, shape):
+        self.router = self.add_weight(shape=[shape[-1], self.count], name="router")
+        self.up = self.add_weight(shape=[self.count, shape[-1], 64], name="up")
+        self.down = self.add_weight(shape=[self.count, 32, shape[-1]], name="down")
+
+    def call(self, x):
+        gates, values = tf.split(tf.einsum("td,edm->etm", x, self.up), 2, axis=-1)
+        found = tf.einsum("etm,emd->etd", values * tf.nn.silu(gates), self.down)
+        largest, places = tf.math.top_k(tf.nn.softmax(x @ self.router), 2)
+        routed = tf.reduce_sum(tf.one_hot(places, self.count) * largest[..., None], 1)
+        return x + tf.reduce_sum(found * tf.transpose(routed)[..., None], 0)
+
+
+def fused_experts():
+    given = [keras.Input([16]), layers.Dense(16, "tanh"), FusedExperts(3, name="experts")]
+    return keras.Sequential([*given, layers.Dense(8, name="top")])
+
+
 OF_TRANSFORMER = {
     "attention/(query|key|value)/kernel": (None, "model", None),
     "attention/(query|key|value)/bias": ("model", None),
@@ -135,6 +199,11 @@ PROGRAMS = {
         {"experts/up": (None, None, "model"), "experts/down": (None, "model", None)},
     ),
     "experts by expert": (experts, VECTORS, {"experts/(up|down)": ("model", None, None)}),
+    "fused": (fused, WORDS, {"fused/qkv": (None, "model"), "fused/out": ("model", None)}),
+    "fused experts": (
+        *(fused_experts, VECTORS),
+        {"experts/up": (None, None, "model"), "experts/down": (None, "model", None)},
+    ),
 }
 OPTIMIZERS = {
     "clipped": lambda: keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.5),

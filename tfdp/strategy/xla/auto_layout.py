@@ -199,7 +199,8 @@ def _refusal(groups: AxisGroups, group: Group, size: int, smallest: int) -> str 
         return f"fewer than {smallest} bytes"
     gathers = sum(each.bytes for each in group.sent.values() if each.kind == "all-gather")
     if gathers > _sent(group) - gathers:
-        return "operations need what is computed of it gathered"
+        needs = f"{' and '.join(sorted(group.parted))} would have what is computed of it gathered"
+        return f"{needs}, {_said(gathers)} a step"
     return None
 
 

@@ -39,7 +39,7 @@ class MeshCollective(NamedTuple):
     """What a step sends if a group is sharded.
 
     Attributes:
-      kind: "all-reduce" or "all-gather".
+      kind: "all-reduce", "all-gather" or "all-to-all".
       bytes: The bytes of its result, for the whole batch.
       weight: The place of the weight whose product it is of; None: it is of no single one.
     """
@@ -60,6 +60,7 @@ class Group:
         once.
       is_data: Whether an argument of the program has such an axis.
       gathered_by: The operation that needs a weight, or what it sums itself, gathered.
+      parted: The types of the operations that need gathered what is computed of it.
       summed, added: The products that are summed along it, and those whose results have it.
     """
 
@@ -68,6 +69,7 @@ class Group:
     sent: dict[tuple[Wire, str], MeshCollective] = dataclasses.field(default_factory=dict)
     is_data: bool = False
     gathered_by: str | None = None
+    parted: set[str] = dataclasses.field(default_factory=set)
     summed: int = 0
     added: int = 0
 
@@ -79,6 +81,7 @@ class Group:
         self.sent = other.sent | self.sent
         self.is_data |= other.is_data
         self.gathered_by = self.gathered_by or other.gathered_by
+        self.parted |= other.parted
         self.summed |= other.summed
         self.added |= other.added
 
@@ -209,23 +212,47 @@ class AxisGroups:
         group = self.group(wire, axis)
         if wire in self._weight_of:
             group.gathered_by = group.gathered_by or operation(task).type
+        else:
+            group.parted.add(operation(task).type)
         group.sent[wire, "gathered"] = MeshCollective("all-gather", self.bytes(wire), None)
         if group.is_data and result is not None and axis < len(self.shape(result)):
             self.group(result, axis).is_data = True
 
-    def slice(self, wire: Wire, axis: int, operand: Wire) -> None:
-        """Says that an axis is sharded by slicing a replicated operand, whose gradient is summed.
+    def slice(self, task: Task, wire: Wire, axis: int, operand: Wire) -> None:
+        """Says that an axis is sharded by slicing a replicated operand, whose gradient is gathered.
 
         Args:
-          wire: The result.
+          task: The operation.
+          wire: Its result.
           axis: Its axis.
           operand: The operand.
         """
+        if not self._is_long(wire, axis):
+            return
+        group = self.group(wire, axis)
         if operand in self._weight_of:
-            self.group(wire, axis).gathered_by = "Reshape"
+            group.gathered_by = group.gathered_by or operation(task).type
         elif operand in self._learned:
-            sent = self.group(wire, axis).sent
-            sent[operand, "gathered"] = MeshCollective("all-gather", self.bytes(operand), None)
+            group.parted.add(operation(task).type)
+            group.sent[operand, "gathered"] = MeshCollective(
+                "all-gather", self.bytes(operand), None
+            )
+
+    def move(self, part: tuple[Wire, int], of: tuple[Wire, int]) -> None:
+        """Puts an axis and that of a part of it into one group: a shard of each is another's.
+
+        A device is sent its shard of the part, and of its gradient.
+
+        Args:
+          part: A tensor and the axis of it that is shorter.
+          of: The tensor that has it, and its axis.
+        """
+        self.same(*of, *part)
+        if self._is_long(*part) and self._is_long(*of):
+            group, count = self.group(*part), self.bytes(part[0]) // self.size
+            group.sent[part[0], "moved"] = MeshCollective("all-to-all", count, None)
+            if of[0] in self._learned or part[0] in self._learned:
+                group.sent[part[0], "moved back"] = MeshCollective("all-to-all", count, None)
 
     def reduce(self, wire: Wire, axis: int, count: int) -> None:
         """Says that an operation reduces along an axis to so many bytes."""

@@ -278,13 +278,13 @@ def _reshape(groups: AxisGroups, task: Task) -> None:
                 groups.group(result, axis).is_data = True
         elif any(size % groups.size for size in sizes):
             groups.gather(task, given, olds[0])
-            groups.slice(result, news[0], given)
+            groups.slice(task, result, news[0], given)
         else:
             groups.same(given, olds[0], result, news[0])
         for axis in olds[1:]:
             groups.gather(task, given, axis)
         for axis in news[1:]:
-            groups.slice(result, axis, given)
+            groups.slice(task, result, axis, given)
 
 
 def reshaped(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
@@ -316,7 +316,10 @@ def reshaped(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], li
     "ConcatV2", "MirrorPad", "Pad", "PadV2", "Pack", "Slice", "Split", "SplitV", "Tile", "Unpack"
 )
 def _partly(groups: AxisGroups, task: Task) -> None:
-    """Keeps axes that stay as long as they are; of others a device needs what another one has."""
+    """Keeps axes that stay as long as they are; of others a device needs what another one has.
+
+    It needs its shard of a part, if all are divided, and else the tensor gathered.
+    """
     op = operation(task)
     results = [(task, index) for index in range(len(op.outputs))]
     added = int(op.attr("axis") or 0)  # of those that add or take away an axis
@@ -333,12 +336,26 @@ def _partly(groups: AxisGroups, task: Task) -> None:
 
 
 def _keep(groups: AxisGroups, task: Task, old: tuple[Wire, int], new: tuple[Wire, int]) -> None:
-    if groups.shape(old[0])[old[1]] == groups.shape(new[0])[new[1]]:
+    sizes = groups.shape(old[0])[old[1]], groups.shape(new[0])[new[1]]
+    if sizes[0] == sizes[1]:
         groups.same(*old, *new)
         return
+    are_divided = not any(size % groups.size for size in sizes)
+    if are_divided and groups.weight_of(old[0]) is None and _is_of_parts(task):
+        groups.move(*((old, new) if sizes[0] < sizes[1] else (new, old)))
+        return
     groups.gather(task, *old)
+    groups.slice(task, *new, old[0])
     if groups.group(*old).is_data:
         groups.group(*new).is_data = True
+
+
+def _is_of_parts(task: Task) -> bool:
+    """Returns whether an operation takes parts, or puts them beside each other, without a step."""
+    if operation(task).type == "StridedSlice":
+        steps = _constant(task.inputs[3])
+        return steps is not None and bool(np.all(np.equal(steps, 1)))
+    return operation(task).type in ("ConcatV2", "Slice", "Split", "SplitV")
 
 
 @_rule("StridedSlice")
