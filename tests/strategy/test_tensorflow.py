@@ -268,15 +268,10 @@ def test_only_these_modules_of_the_strategy_import_private_names():
 
 
 def test_the_strategy_overrides_only_names_that_tensorflow_still_has():
-    properties = {
-        "_num_replicas_in_sync",
-        "experimental_between_graph",
-        "should_checkpoint",
-        "should_save_summary",
-    }
-    check_overridden(DataParallelExtended, properties)
+    check_overridden(DataParallelExtended, {"should_checkpoint", "should_save_summary"})
     check_overridden(CrossReplica, {"worker_devices_by_replica"})
-    check_overridden(DatasetDistribution, set())
+    of_data = {"_num_replicas_in_sync", "experimental_between_graph"}
+    check_overridden(DatasetDistribution, of_data)
 
 
 class Empty:
