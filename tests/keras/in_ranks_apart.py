@@ -143,6 +143,14 @@ def trainable(model):
     return flat([each.numpy() for each in model.trainable_variables])
 
 
+def test_a_model_that_was_built_outside_the_scope_is_said_to_train_alone(strategy, caplog):
+    model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(np.ones([4, 2]), np.ones([4, 1]), verbose=0)
+    assert strategy.num_replicas_in_sync == int(os.environ["TFDP_TESTS_DEVICES"])
+    assert "each rank trains it alone" in caplog.text
+
+
 @pytest.mark.parametrize(("make", "change"), [(dense, np.copy), (mixed, numbered)])
 def test_training_is_that_of_one_device_in_the_order_of_arrivals(
     strategy, homes, taken, make, change

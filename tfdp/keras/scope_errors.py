@@ -123,7 +123,9 @@ def warn_of_forgotten(model: Any) -> None:
     of_another = model.distribute_strategy is not tf.distribute.get_strategy()
     if of_another or _ON_ONE_DEVICE in vars(model):
         return  # it trains under a strategy of another kind
-    forgotten = [each for each in hooks.users() if each.num_replicas_in_sync > 1]
+    # Ranks that train apart are replicas of no sum: each has one, and the run has several.
+    trained_by = ((max(each.num_replicas_in_sync, each.world_size), each) for each in hooks.users())
+    forgotten = [each for replicas, each in trained_by if replicas > 1]
     told = [each.adapter_state.warned_about for each in forgotten]
     if not forgotten or any(_SUBJECT in each for each in told):
         return
