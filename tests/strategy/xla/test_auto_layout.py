@@ -271,6 +271,24 @@ def test_a_weight_keeps_the_layout_of_the_first_program_that_has_it(on_devices, 
     assert strategy.describe()["layout_map"] == layouts
 
 
+def test_models_of_the_same_names_have_layouts_of_their_own(on_devices):
+    strategy = on_devices(8, mesh={"batch": 4, "model": 2}, layout_map="auto")
+    for units in 1024, 1027, 2048:
+        keras.utils.set_random_seed(0)
+        keras.backend.clear_session()
+        with strategy.scope():
+            model = keras.Sequential([keras.Input([32]), keras.layers.Dense(units, "relu")])
+            model.add(keras.layers.Dense(32))
+            model.compile("sgd", "mse")
+        x = np.ones([8, 32], "float32")
+        model.fit(x, x, batch_size=8, verbose=0)
+        told = strategy.explain(model)
+        saves = f"saves {32 * units * 4 // 2 // 1024} KiB"
+        assert (f"dense/kernel: (None, 'model'), by columns; {saves}" in str(told)) == (
+            units % 2 == 0
+        )
+
+
 def test_auto_needs_a_mesh_of_two_axes(on_devices):
     for mesh in (None, {"batch": 8}, {"batch": 2, "expert": 2, "model": 2}):
         with pytest.raises(

@@ -49,8 +49,10 @@ class WeightLayout(NamedTuple):
         return f"{self.path}: {self.axes}, {self.why}; saves {saved}; {sent or 'sends nothing'}"
 
 
-def derive(mesh: Any) -> Callable[[Any], dict[str, WeightLayout]]:
-    """Returns the function that derives the layouts of a program's weights, by their paths.
+def derive(mesh: Any) -> Callable[[Any], dict[tuple[str, tuple[int, ...]], WeightLayout]]:
+    """Returns the function that derives the layouts of a program's weights, by path and shape.
+
+    Paths alone are not unique: those of another model, made in the scope later, are the same.
 
     Args:
       mesh: The sizes of the mesh's axes by their names.
@@ -73,7 +75,7 @@ def derive(mesh: Any) -> Callable[[Any], dict[str, WeightLayout]]:
             'mesh={"batch": 4, "model": 2}, or write the layouts out.'
         )
 
-    def of_program(program: Any) -> dict[str, WeightLayout]:
+    def of_program(program: Any) -> dict[tuple[str, tuple[int, ...]], WeightLayout]:
         captured = program.captured_inputs
         first = len(program.inputs) - len(captured)
         weights = {
@@ -82,7 +84,8 @@ def derive(mesh: Any) -> Callable[[Any], dict[str, WeightLayout]]:
             if (variable := variable_of(tensor)) is not None and _is_weight(variable)
         }
         found = auto_layout(SourceGraph(program.graph), first, weights, mesh[axes[0]], axes[0])
-        return {layout.path: layout for layout in found}
+        own = zip(weights.values(), found, strict=True)
+        return {(weight.path, weight.shape): layout for weight, layout in own}
 
     return of_program
 

@@ -48,7 +48,8 @@ def untouched(shape: tf.TensorShape, dtype: tf.DType) -> tf.Tensor:
         -1, shape.num_elements() * dtype.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     )
     words = np.frombuffer(memory, f"i{dtype.size}").reshape(shape)
-    return tf.bitcast(tf.experimental.dlpack.from_dlpack(words.__dlpack__()), dtype)
+    with tf.device("CPU:0"):
+        return tf.bitcast(tf.experimental.dlpack.from_dlpack(words.__dlpack__()), dtype)
 
 
 def fetched(array: Any) -> np.ndarray:

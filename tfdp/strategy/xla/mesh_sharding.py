@@ -50,7 +50,7 @@ class Layouts:
         devices: Sequence[Any],
         shard: str | None = None,
         mesh: Mapping[str, int] | None = None,
-        layout_map: Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] | None = None,
+        layout_map: Mapping[str, Any] | Callable[[Any], Mapping[Any, Any]] | None = None,
     ) -> None:
         in_order = sorted(devices, key=lambda device: (device.process_index, device.id))
         self.mesh = checked_mesh(mesh, len(devices))
@@ -66,7 +66,7 @@ class Layouts:
         self.language = "cuda" if is_cuda else self.platform
         self.replicated = NamedSharding(self._mesh, PartitionSpec())
         self._derive = layout_map if callable(layout_map) else None
-        self._derived: dict[str, Any] = {}
+        self._derived: dict[tuple[str, tuple[int, ...]], Any] = {}  # by path and shape
         given = {} if layout_map is None or callable(layout_map) else layout_map
         self._layout_map = LayoutMap(given, self.mesh)
         self._is_settled = False
@@ -108,7 +108,9 @@ class Layouts:
         """Describes the layouts, as JSON; a function's are known once it was called."""
         found = self.options()
         if "mesh" in found:
-            layouts = {path: list(axes) for path, axes in self._layout_map.items() if any(axes)}
+            own = ((path, each.axes) for (path, _), each in self._derived.items())
+            every = self._layout_map.items() if self._derive is None else own
+            layouts = {path: list(axes) for path, axes in every if any(axes)}
             is_open = self._derive is not None and not self._derived
             found |= {"mesh": self.mesh, "layout_map": "auto" if is_open else layouts}
         return found
@@ -161,7 +163,6 @@ class Layouts:
         """
         if self._derive is not None:
             self._derived = {**self._derive(program), **self._derived}
-            self._layout_map = LayoutMap(self._derived, self.mesh)
             return
         if self._is_settled:
             return
@@ -174,8 +175,8 @@ class Layouts:
 
     def reasons(self, variables: Iterable[DeviceVariable]) -> tuple[str, ...]:
         """Returns the derived layouts of variables, as lines of text: see `auto_layout`."""
-        paths = (variable.path for variable in variables)
-        return tuple(str(self._derived[path]) for path in paths if path in self._derived)
+        keys = ((variable.path, tuple(variable.shape)) for variable in variables)
+        return tuple(str(self._derived[key]) for key in keys if key in self._derived)
 
     def check_there(self) -> None:
         """Checks that the devices are there.
@@ -287,6 +288,9 @@ class Layouts:
         """Returns the axes that the layout map gives a variable, or the weight that it follows."""
         shape, weight = tuple(variable.shape), variable.follows
         if not isinstance(weight, DeviceVariable):
+            if self._derive is not None:
+                derived = self._derived.get((variable.path, shape))
+                return () if derived is None else derived.axes
             return self._layout_map.axes_of(variable.path, shape, variable.is_weight) or ()
         return self._mapped(weight) if tuple(weight.shape) == shape else ()
 
