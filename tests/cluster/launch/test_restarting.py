@@ -203,6 +203,30 @@ def test_a_rank_that_trains_apart_starts_again_alone(runs, deaths, restarts, say
     runs.assert_nobody_is_left()
 
 
+# Rank 1 kills itself, and when it comes again it fails before it has told anything.
+FAILS_AT_ONCE = """
+marked()
+if rank == 1 and os.path.exists("life"):
+    open("failed", "w").close()
+    sys.exit(3)
+tell(apart=True)
+if rank == 1:
+    open("life", "w").close()
+    os.kill(os.getpid(), signal.SIGKILL)
+while not os.path.exists("failed"):
+    time.sleep(0.01)
+time.sleep(3)
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_fails_as_it_comes_again_ends_no_other(runs):
+    run = runs.run("-n", 2, "--max-restarts", 1, runs.script(FAILS_AT_ONCE))
+    assert run.returncode == 0, run.err
+    assert "failed first" not in run.err and "all ranks start again" not in run.err
+    runs.assert_nobody_is_left()
+
+
 # Rank 1 kills itself when rank 0 has ended, and what watches over that has told so and ended too.
 LATE = """
 marked()

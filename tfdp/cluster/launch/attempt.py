@@ -135,9 +135,11 @@ def attempt(
 
         of_ranks = started[: len(ranks)]
         restarts = Restarts(options.max_restarts, options.restart_window_seconds)
+        came_again: set[int] = set()  # who may fail before it tells anything
 
         def is_apart(process: RankProcess) -> bool:
-            return mpi is None and told(folder, process.rank).apart
+            rank = process.rank
+            return mpi is None and (rank in came_again or told(folder, rank).apart)
 
         def start_again(process: RankProcess) -> RankProcess | None:
             rank = process.rank
@@ -155,6 +157,7 @@ def attempt(
                 f"{restarts.left})."
             )
             forget(folder, rank)
+            came_again.add(rank)
             again = start(rank, starter.command, {**environ, **added[rank]})
             stack.callback(again.close)
             streams[rank] = _shown(again, starter.sink, logs)
@@ -191,7 +194,7 @@ def attempt(
         }
         if launcher is not None and outcome.launcher_first:
             failures[MPI_LAUNCHER] = describe(launcher)
-        without = ranks_without_strategy(folder, ranks)
+        without = ranks_without_strategy(folder, {*ranks} - came_again)
         code, message = verdict(options, outcome, failures, without, group)
         return Attempt(
             code,
