@@ -20,6 +20,8 @@ import tensorflow as tf
 import tfdp
 from tfdp.base import sharding
 from tfdp.keras.nested_optimizers import innermost
+from tfdp.keras.optimizer import optimizer_hooks, update_protocol
+from tfdp.keras.optimizer.asynchronous_updates import _check_alone
 from tfdp.synchronization import Asynchronous
 
 FOLDER = pathlib.Path(os.environ.get("TFDP_TESTS_FOLDER", "."))
@@ -384,6 +386,77 @@ def test_what_ranks_that_train_apart_cannot_do_is_refused(strategy, what, text):
     }
     with pytest.raises(ValueError, match=text):
         model_of(strategy).fit(**given[what], verbose=0)
+
+
+@pytest.mark.parametrize("how", ["loaded", "set"])
+def test_weights_that_are_set_before_the_first_update_are_what_ranks_begin_with(strategy, how):
+    x, y = harness.regression_data(EXAMPLES)
+    harness.start_over(seed=0)
+    with strategy.scope():
+        model = harness.dense_model(keras.optimizers.SGD(0.0), metrics=())
+        model.optimizer.build(model.trainable_variables)
+        model.set_weights([each + 7 for each in model.get_weights()])
+        if how == "loaded":
+            model.save(FOLDER / "set.keras")
+            strategy.extended.processes.homes.wait_for_all("the file")
+            model = keras.models.load_model(FOLDER / "set.keras")
+    expected, seen = trainable(model), []
+
+    class Sees(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            seen.append(trainable(self.model))
+
+    model.fit(x, y, batch_size=BATCH, epochs=2, verbose=0, callbacks=[Sees()])
+    for each in (*seen, trainable(model)):
+        np.testing.assert_array_equal(each, expected)
+
+
+def test_weights_that_are_set_between_two_trainings_are_refused(strategy):
+    x, y = harness.regression_data(EXAMPLES)
+    harness.start_over(seed=0)
+    model = model_of(strategy)
+    model.fit(x, y, batch_size=BATCH, verbose=0)
+    model.set_weights([np.zeros_like(each) for each in model.get_weights()])
+    with pytest.raises(ValueError, match=r"were set since then.*with a new optimizer"):
+        optimizer_hooks.begin(strategy, model)  # as `fit` does; a failed one is not gone on from
+    with strategy.scope():
+        model.compile(keras.optimizers.SGD(0.0), "mse")
+    model.fit(x, y, batch_size=BATCH, verbose=0)
+    assert not np.any(trainable(model))
+
+
+def test_two_optimizers_of_the_same_weights_are_refused(strategy):
+    with strategy.scope():
+        model = Two()
+        model(np.zeros([1, 5], "float32"))
+        model.compile()
+    model.of_one.build([model.one])
+    model.of_other.build([model.one])
+    with update_protocol.tracing(model=model):
+        _check_alone(model.of_one)
+        vars(model.of_one)["tfdp_updates"] = True
+        with pytest.raises(ValueError, match=r"both update .*their changes would count twice"):
+            _check_alone(model.of_other)
+
+
+@pytest.mark.parametrize("kind", ["arrays", "dataset"])
+def test_epochs_of_so_many_steps_go_on_in_the_data_and_over_their_end(strategy, kind):
+    x, y = harness.regression_data(8 * BATCH)
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+    given = {"x": x, "y": y, "batch_size": BATCH} if kind == "arrays" else {"x": data}
+    model, steps = model_of(strategy), collections.Counter()
+
+    class Counts(keras.callbacks.Callback):
+        epoch = None
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.epoch = epoch
+
+        def on_train_batch_end(self, batch, logs=None):
+            steps[self.epoch] += 1
+
+    model.fit(**given, steps_per_epoch=5, epochs=4, verbose=0, callbacks=[Counts()])
+    assert steps == dict.fromkeys(range(4), 5)
 
 
 def test_moving_averages_of_weights_are_refused(strategy):

@@ -16,7 +16,7 @@ from tfdp.data.feed import AbstractFeed
 _COUNT = 1
 
 
-def in_turn(dataset: Any, turns: Turns) -> Any:
+def in_turn(dataset: Any, turns: Turns, endless: bool) -> Any:
     """Returns the dataset of those parts of batches that this process takes.
 
     Each batch is divided into parts as for replicas. When the process begins a step, it takes for
@@ -26,9 +26,11 @@ def in_turn(dataset: Any, turns: Turns) -> Any:
     Args:
       dataset: The batches, the same in all processes.
       turns: Gives the turns.
+      endless: Whether one pass follows another, for epochs that end within them; each must have a
+        batch.
 
     Returns:
-      A dataset of parts; each of its iterators is one more pass.
+      A dataset of parts; each of its iterators is one more pass, or begins one.
 
     Raises:
       ValueError: The elements cannot be divided.
@@ -58,7 +60,8 @@ def in_turn(dataset: Any, turns: Turns) -> Any:
         return found.filter(lambda taken, share: taken).map(lambda taken, share: share)
 
     # The turn of the next step is asked for while this one computes.
-    taken = tf.data.Dataset.range(1).map(begin).flat_map(parts).prefetch(1)
+    begun = tf.data.Dataset.range(1).repeat(None if endless else 1)
+    taken = begun.map(begin).flat_map(parts).prefetch(1)
     options = tf.data.Options()
     options.deterministic = True
     return taken.with_options(options)

@@ -90,7 +90,8 @@ class DatasetDistribution(MirroredExtended):
         if _are_of_replicas(options):
             raise NotImplementedError(_OF_REPLICAS)
         if self.processes.turns is not None and getattr(call_of_trainer(), "trains", False):
-            dataset = in_turn(dataset, self.processes.turns)
+            endless = getattr(call_of_trainer(), "endless", False)
+            dataset = in_turn(dataset, self.processes.turns, endless)
         distributed = self._distribute_dataset(dataset, options)
 
         def mapped(fn: Callable[..., Any], key: Any) -> Any:

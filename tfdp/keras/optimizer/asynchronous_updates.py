@@ -22,14 +22,20 @@ from tfdp.keras._keras import (
     strategy_of_optimizer,
     variables_of_optimizer,
 )
-from tfdp.keras.nested_optimizers import innermost, is_wrapper
+from tfdp.keras.nested_optimizers import innermost, is_wrapper, optimizers_of
 from tfdp.keras.optimizer.per_replica_updates import call, when
-from tfdp.keras.optimizer.update_protocol import Updating
+from tfdp.keras.optimizer.update_protocol import Updating, traced_update
 from tfdp.keras.replica_step import Phase, ReplicaStep
 
 # The attribute of an optimizer with the name of its weights at their homes. Keras would track one
 # that is set in the usual way.
 _VECTOR = "tfdp_vector"
+
+# The attribute of an optimizer that a step has called.
+_UPDATES = "tfdp_updates"
+
+# The attribute of an optimizer with what `_now` said of it when the ranks met last.
+_MET = "tfdp_met"
 
 
 class AsynchronousUpdates(Updating):
@@ -46,28 +52,38 @@ class AsynchronousUpdates(Updating):
 
     @contextlib.contextmanager
     def building(self, optimizer: BaseOptimizer, variables: Sequence[Any]) -> Iterator[None]:
-        """Gives the variables the weights that are at their homes, once the optimizer is built."""
+        """Checks what an optimizer is built for."""
         yield
-        if is_wrapper(optimizer) or _VECTOR in vars(optimizer):
-            return
+        if not is_wrapper(optimizer):
+            _check(variables_of_optimizer(optimizer))
+            _check_averages(optimizer, _processes(optimizer))
+
+    def _join(self, optimizer: BaseOptimizer) -> None:
+        """Gives variables the weights that are at their homes, before an optimizer's first update.
+
+        Not when it is built: `load_model` and programs set weights after that.
+        """
         held = variables_of_optimizer(optimizer)
-        if not held:  # of a model without trainable weights
+        if _VECTOR in vars(optimizer) or not held:  # of a model without trainable weights
             return
         processes = _processes(optimizer)
-        _check(held)
-        _check_averages(optimizer, processes)
         with tf.init_scope():
             name = vars(optimizer)[_VECTOR] = processes.vector()
             _set(held, processes.homes.begin(name, _joined(held)))
             if rounds := processes.homes.rounds(name):  # of a rank that comes again
                 steps = self._every * (optimizer.gradient_accumulation_steps or 1)
                 iterations_of_optimizer(optimizer).assign(rounds * steps)
+            vars(optimizer)[_MET] = _now(optimizer)
 
     @contextlib.contextmanager
     def reaching(
         self, optimizer: BaseOptimizer, gradients: list[Value | None], variables: Sequence[Any]
     ) -> Iterator[list[Value | None]]:
         """Exchanges after the update that ends a round."""
+        for one in innermost(optimizer):
+            _check_alone(one)
+            vars(one)[_UPDATES] = True
+            self._join(one)
         optimizers = [one for one in innermost(optimizer) if _VECTOR in vars(one)]
         before = [tf.identity(tf.convert_to_tensor(one.iterations)) for one in optimizers]
         yield gradients
@@ -86,13 +102,19 @@ class AsynchronousUpdates(Updating):
         """Lets ranks compare what layers keep, before the first update of an optimizer."""
         processes = processes_of(strategy)
         assert isinstance(processes, RanksApart)
-        if processes.turns.parts > 1 and not int(iterations_of_optimizer(optimizer)):
+        is_first = _VECTOR not in vars(optimizer)
+        if optimizer.built:
+            _check_unchanged(optimizer)
+            self._join(optimizer)
+        if is_first and processes.turns.parts > 1:
             held = [each for each in state if tf.as_dtype(each.dtype).is_floating]
             checksum = zlib.crc32(_joined(held).tobytes()) if held else 0
             processes.turns.compare_state(checksum)
 
     def end(self, strategy: Any, optimizer: BaseOptimizer) -> None:
         """Waits for all ranks to send what they have changed, and goes on as they do."""
+        if optimizer.built:
+            self._join(optimizer)
         name = vars(optimizer).get(_VECTOR)
         if name is not None:
             held = variables_of_optimizer(optimizer)
@@ -102,6 +124,7 @@ class AsynchronousUpdates(Updating):
             taken = _processes(optimizer).homes.end({name: own})[name]
             if taken is not None:
                 _set(held, taken)
+            vars(optimizer)[_MET] = _now(optimizer)
 
     def end_state(self, strategy: Any, variables: Sequence[Any]) -> None:
         """Gives all ranks the mean of what their layers keep, such as moving statistics."""
@@ -159,6 +182,44 @@ def _check(variables: Sequence[Any]) -> None:
                 f"{variable.path!r} is of {variable.dtype}. Use "
                 "synchronization=tfdp.synchronization.LocalSGD(every=10) for it."
             )
+
+
+def _check_alone(optimizer: BaseOptimizer) -> None:
+    """Raises ValueError if another optimizer of the model has updated some of the variables."""
+    own = {id(variable): variable.path for variable in variables_of_optimizer(optimizer)}
+    model = traced_update().model
+    for other in [] if model is None else optimizers_of(model):
+        if other is optimizer or not vars(other).get(_UPDATES):
+            continue
+        both = [own[id(each)] for each in variables_of_optimizer(other) if id(each) in own]
+        if both:
+            raise ValueError(
+                "Under `Asynchronous` each optimizer exchanges the variables that it updates, "
+                f"which must be no other's, but {other.name!r} and {optimizer.name!r} both update "
+                f"{', '.join(both[:4])}: their changes would count twice. Give each its own "
+                "variables, or `compile` the model again with another optimizer."
+            )
+
+
+def _check_unchanged(optimizer: BaseOptimizer) -> None:
+    """Raises ValueError if a program has set weights since the ranks have met."""
+    met = vars(optimizer).get(_MET)
+    if met is None:
+        return
+    (updates, checksum), (updates_now, checksum_now) = met, _now(optimizer)
+    if updates == updates_now and checksum != checksum_now:
+        raise ValueError(
+            "Under `Asynchronous` ranks go on with the weights that they ended with, but weights "
+            f"of {optimizer.name!r} were set since then, which each rank would add as a change of "
+            "its own. `compile` the model with a new optimizer after you set weights; it begins "
+            "with those of rank 0."
+        )
+
+
+def _now(optimizer: BaseOptimizer) -> tuple[int, int]:
+    """Returns an optimizer's number of updates and a checksum of its weights."""
+    checksum = zlib.crc32(_joined(variables_of_optimizer(optimizer)).tobytes())
+    return int(iterations_of_optimizer(optimizer)), checksum
 
 
 def _check_averages(optimizer: BaseOptimizer, processes: RanksApart) -> None:

@@ -44,11 +44,13 @@ class _Call(NamedTuple):
       takes_shards: Whether it is `predict`, with Keras' own `make_predict_function`.
       place: The place in the data of a `fit`, if a checkpoint keeps it.
       trains: Whether the data that are distributed now are those that it trains on.
+      endless: Whether `steps_per_epoch` ends the epochs, and the passes over the data go on.
     """
 
     takes_shards: bool = False
     place: AbstractPlace | None = None
     trains: bool = False
+    endless: bool = False
 
 
 def _call() -> _Call:
@@ -149,10 +151,18 @@ def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) 
     turns = processes_of(strategy).turns if self._tfdp_takes_turns else None
     if turns is not None:  # all ranks must shuffle alike, to take parts of the same batches
         keras.utils.set_random_seed(turns.seed)
-    with trainer_knows_feeds(_call()._replace(trains=trains)):
+    endless = kwargs.get("steps_per_epoch") is not None and _has_known_length(kwargs.get("x"))
+    with trainer_knows_feeds(_call()._replace(trains=trains, endless=endless)):
         original(self, **kwargs)
     if self._tfdp_takes_turns:
         self._num_batches = None
+
+
+def _has_known_length(data: Any) -> bool:
+    """Returns whether data have a known number of batches; with others a training ends."""
+    if isinstance(data, tf.data.Dataset):
+        return int(data.cardinality()) > 0
+    return all(len(getattr(each, "shape", ())) and each.shape[0] for each in tf.nest.flatten(data))
 
 
 @hook(TFEpochIterator, "_get_iterator")
