@@ -425,6 +425,25 @@ def test_weights_that_are_set_between_two_trainings_are_refused(strategy):
     assert not np.any(trainable(model))
 
 
+def test_an_optimizer_that_no_step_calls_has_weights_that_others_update(strategy):
+    """As in a GAN whose `compile` is Keras' own, after which it is given its optimizers."""
+    x, y = harness.regression_data(EXAMPLES)
+    harness.start_over(seed=0)
+    with strategy.scope():
+        model = Two()
+        model(x[:1])
+        model.compile()
+        of_one, of_other = model.of_one, model.of_other
+        del model.of_one, model.of_other
+        model.of_one, model.of_other = of_one, of_other
+    for number in range(2):
+        before = trainable(model)
+        model.fit(x, y, batch_size=BATCH, verbose=0)
+        every = of_all_ranks(strategy, f"unused {number}", trainable(model).tolist())
+        assert all(each == every[0] for each in every)
+        assert np.all(trainable(model) < before)
+
+
 def test_two_optimizers_of_the_same_weights_are_refused(strategy):
     with strategy.scope():
         model = Two()

@@ -86,6 +86,21 @@ def test_steps_of_all_kinds_exchange(options):
 
 @pytest.mark.slow
 @harness.in_one_process
+def test_one_rank_begins_anew_with_weights_that_are_set_between_two_trainings():
+    x, y = harness.regression_data(EXAMPLES)
+    strategy = harness.strategy(2, synchronization=Asynchronous(2, 9, 0.7, 0.3))
+    with strategy.scope():
+        model = harness.dense_model(keras.optimizers.SGD(0.0))
+    model.fit(x, y, batch_size=BATCH, verbose=0)
+    model.set_weights([each + 3 for each in model.get_weights()])
+    expected = model.get_weights()
+    for _ in range(2):  # the first goes on with a step that was traced before
+        model.fit(x, y, batch_size=BATCH, verbose=0)
+        harness.assert_close_arrays(model.get_weights(), expected, 1e-7, "weights")
+
+
+@pytest.mark.slow
+@harness.in_one_process
 def test_an_error_of_an_exchange_ends_fit_as_itself(monkeypatch):
     x, y = harness.regression_data(EXAMPLES)
     harness.start_over()

@@ -104,7 +104,7 @@ class AsynchronousUpdates(Updating):
         assert isinstance(processes, RanksApart)
         is_first = _VECTOR not in vars(optimizer)
         if optimizer.built:
-            _check_unchanged(optimizer)
+            _begin_anew_if_set(optimizer)
             self._join(optimizer)
         if is_first and processes.turns.parts > 1:
             held = [each for each in state if tf.as_dtype(each.dtype).is_floating]
@@ -139,16 +139,17 @@ def _exchange(
     optimizer: BaseOptimizer, step: ReplicaStep, values: list[Value], are_own: list[bool]
 ) -> list[Value]:
     variables = variables_of_optimizer(optimizer)
-    processes, name = _processes(optimizer), vars(optimizer)[_VECTOR]
-    dtype = _dtype(variables)
+    processes, dtype = _processes(optimizer), _dtype(variables)
     own = [tf.convert_to_tensor(tensorflows(variable)) for variable in variables]
+
+    def exchange(weights: np.ndarray) -> np.ndarray:
+        return processes.exchange(vars(optimizer)[_VECTOR], weights)
 
     def exchanged() -> None:
         flat = tf.concat([tf.reshape(tf.cast(value, dtype), [-1]) for value in own], 0)
         if step.index == 0:
             with tf.device("CPU:0"):
-                function = functools.partial(processes.exchange, name)
-                taken = tf.numpy_function(function, [flat], dtype)
+                taken = tf.numpy_function(exchange, [flat], dtype)
             flat = tf.ensure_shape(taken, flat.shape)
         flat = step.replicas.broadcast_from_first(flat, dtype)
         parts = tf.split(flat, [value.shape.num_elements() for value in own])
@@ -197,23 +198,31 @@ def _check_alone(optimizer: BaseOptimizer) -> None:
                 "Under `Asynchronous` each optimizer exchanges the variables that it updates, "
                 f"which must be no other's, but {other.name!r} and {optimizer.name!r} both update "
                 f"{', '.join(both[:4])}: their changes would count twice. Give each its own "
-                "variables, or `compile` the model again with another optimizer."
+                "variables, or `compile` the model again with another optimizer; if one is of a "
+                "model within it that was trained before, `compile` that one with a new optimizer."
             )
 
 
-def _check_unchanged(optimizer: BaseOptimizer) -> None:
-    """Raises ValueError if a program has set weights since the ranks have met."""
+def _begin_anew_if_set(optimizer: BaseOptimizer) -> None:
+    """Lets one rank begin with weights that a program has set since the last training.
+
+    Raises:
+      ValueError: There are several ranks, each of which would add them as a change.
+    """
     met = vars(optimizer).get(_MET)
-    if met is None:
+    if met is None or _UPDATES not in vars(optimizer):  # of no step: others update its variables
         return
     (updates, checksum), (updates_now, checksum_now) = met, _now(optimizer)
-    if updates == updates_now and checksum != checksum_now:
+    if updates != updates_now or checksum == checksum_now:
+        return
+    if _processes(optimizer).cluster_size > 1:
         raise ValueError(
             "Under `Asynchronous` ranks go on with the weights that they ended with, but weights "
             f"of {optimizer.name!r} were set since then, which each rank would add as a change of "
             "its own. `compile` the model with a new optimizer after you set weights; it begins "
             "with those of rank 0."
         )
+    del vars(optimizer)[_VECTOR]
 
 
 def _now(optimizer: BaseOptimizer) -> tuple[int, int]:
