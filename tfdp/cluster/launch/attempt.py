@@ -194,7 +194,7 @@ def attempt(
         }
         if launcher is not None and outcome.launcher_first:
             failures[MPI_LAUNCHER] = describe(launcher)
-        without = ranks_without_strategy(folder, {*ranks} - came_again)
+        without = ranks_without_strategy(folder, [rank for rank in ranks if rank not in came_again])
         code, message = verdict(options, outcome, failures, without, group)
         return Attempt(
             code,

@@ -151,7 +151,8 @@ def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) 
     turns = processes_of(strategy).turns if self._tfdp_takes_turns else None
     if turns is not None:  # all ranks must shuffle alike, to take parts of the same batches
         keras.utils.set_random_seed(turns.seed)
-    endless = kwargs.get("steps_per_epoch") is not None and _has_known_length(kwargs.get("x"))
+    endless = turns is not None and bool(kwargs.get("steps_per_epoch"))
+    endless = endless and _has_known_length(kwargs["x"])
     with trainer_knows_feeds(_call()._replace(trains=trains, endless=endless)):
         original(self, **kwargs)
     if self._tfdp_takes_turns:
@@ -159,9 +160,11 @@ def make_epoch_iterator(original: Callable[..., Any], self: Any, **kwargs: Any) 
 
 
 def _has_known_length(data: Any) -> bool:
-    """Returns whether data have a known number of batches; with others a training ends."""
+    """Returns whether data have a known number of batches; Keras ends an epoch with others."""
     if isinstance(data, tf.data.Dataset):
         return int(data.cardinality()) > 0
+    if isinstance(data, keras.utils.PyDataset):
+        return False
     return all(len(getattr(each, "shape", ())) and each.shape[0] for each in tf.nest.flatten(data))
 
 
