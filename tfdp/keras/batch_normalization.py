@@ -2,7 +2,8 @@
 
 Synchronized layers in `strategy.run` compute the global batch's moments in two passes. Plain layers
 under `batch_normalization="per_replica"` normalize by their replica's moments; moving statistics
-take the mean of the replicas' moments by their examples.
+take the mean of the replicas' moments by their examples. By default plain layers are part of the
+program, in which `partition.rules.reductions` makes the moments those of the global batch.
 """
 
 import dataclasses

@@ -20,7 +20,7 @@ from tfdp.cluster.launch.verdict import Outcome
 # The variable that tells each rank how many attempts of the run were made before this one.
 RESTART_COUNT = "TFDP_RESTART_COUNT"
 
-# The pause before a restart, which doubles with each further one up to the longest.
+# The pause before a restart (backoff), which doubles with each further one up to the longest.
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
 
 

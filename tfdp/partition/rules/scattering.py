@@ -1,4 +1,4 @@
-"""Entries of tensors, written or added up by their indices.
+"""Entries of tensors, written or added up by their indices; sums and extremes of segments.
 
 What each replica adds up of its examples is a partial, if the result has no axis of the batch. Sums
 whose result is as long as a batch are computed on the gathered batch: the partials would be longer

@@ -1,6 +1,7 @@
 """Uneven batches: the row counts of their leaves, and a padding row for replicas without any.
 
-Which rows a replica has of one length is in `base.sharding`: see `share_place`.
+Which rows a replica has of one length is in `base.sharding`: see `share_place`. Batches are divided
+by `replica_rows`, and those of a `tf.data.Dataset` by `data.distributed.batch_sharding`.
 
 In semi-supervised training a batch of labelled examples comes beside one of more that have no
 label; a graph of nodes has another number of edges. Most leaves, though, have one length, which

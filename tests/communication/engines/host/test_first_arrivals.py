@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from communication.engines.host.memory_transport import Memory, MemoryTransport
 
-from tfdp.communication.engines.host import Driver
+from tfdp.communication.engines.host import Driver, first_arrivals
 from tfdp.communication.engines.host.first_arrivals import FirstArrivals
 
 
@@ -116,8 +116,16 @@ def test_one_rank_may_be_enough(ranks):
 
 
 @pytest.mark.parametrize("ranks", [(3, 1)], indirect=True)
-def test_a_sum_has_examples_if_there_are_some(ranks):
+def test_a_sum_has_examples_if_there_are_some(ranks, monkeypatch):
+    has_rows, has_come = first_arrivals._Arbiter._has_rows, threading.Event()
+
+    def noted(arbiter):
+        has_come.set()  # it is asked when ranks have come
+        return has_rows(arbiter)
+
+    monkeypatch.setattr(first_arrivals._Arbiter, "_has_rows", noted)
     first = ranks.begin(2, 0.0, rows=0)
+    assert has_come.wait(60) and not first.is_done()
     ranks.begin(0, 1.0, rows=6)()
     assert first()[0] == 1.0
     ranks.wait_until_closed(1)
